@@ -1,0 +1,87 @@
+"""What a backend can truly do on this machine, and the sentence where it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Grade(StrEnum):
+    """Isolation grade, weakest first; never lowered silently."""
+
+    NONE = "none"
+    PROCESS = "process"
+    CONTAINER = "container"
+    USER_KERNEL = "user-kernel"
+    VM = "vm"
+
+    def at_least(self, other: Grade) -> bool:
+        order = list(Grade)
+        return order.index(self) >= order.index(other)
+
+
+class Level(StrEnum):
+    ENFORCED = "enforced"
+    WATCHED = "watched"
+    """Looked at now and then and acted upon; a guard against accidents, no limit."""
+    NOT_ENFORCED = "not_enforced"
+
+
+@dataclass(frozen=True)
+class LimitReport:
+    """Whether one limit holds here, by what, or why not."""
+
+    level: Level
+    by: str
+    """What enforces it (`RLIMIT_NPROC`, `cgroup v1 memory`), or why nothing does."""
+    remedy: str | None = None
+    """The one command or setting that would help; `None` where nothing would or nothing is amiss."""
+    value: float | None = None
+    """The bound in the unit of the limit's name; `None`: unbounded or not told."""
+
+
+class GuestUid(StrEnum):
+    SEPARATE = "separate"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The answer of a backend's probe."""
+
+    backend: str
+    available: bool
+    grade: Grade
+    reason: str | None = None
+    """Why it is not available; `None` where it is."""
+    remedy: str | None = None
+    """The one command that would make it available, or `None`."""
+    limits: dict[str, LimitReport] = field(default_factory=dict)
+    """By limit: memory_mb, cpus, pids, open_files, workspace_mb, tmp_mb, shm_mb, max_file_size_bytes."""
+    network: str = "none"
+    """`none`: nothing but loopback within; `unrestricted`: the host's network."""
+    guest_uid: GuestUid = GuestUid.SHARED
+    containment: str = "unknown"
+    """`pidns` or `subreaper`: how a command's descendants are ended with it."""
+    images: bool = False
+    """Whether an explicit image may be asked for; else programs come from the host's /usr."""
+    mounts: bool = False
+    """Whether a folder of the user may be mounted (decisions A18)."""
+    powers: tuple[str, ...] = ()
+    """Optional protocols that its boxes have: `measurable`, later `freezable`, `savable`."""
+    notes: tuple[str, ...] = ()
+    """Sentences for `stn doctor`."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What one answer says about where the code ran: told, not promised."""
+
+    backend: str
+    grade: Grade
+    network: str
+    guest_uid: GuestUid
+    containment: str
+    image: str
+    """`host:/usr` without images (decisions A15)."""
+    limits: dict[str, LimitReport] = field(default_factory=dict)

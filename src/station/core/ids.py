@@ -1,0 +1,43 @@
+"""Ids and names. Ids are opaque on input; a name never becomes a path, host or label."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+
+from .errors import InvalidInput
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+MAX_NAME_BYTES = 256
+
+
+def new_id(prefix: str, now: float) -> str:
+    """`prefix_` and a ULID: 48 bits of `now` (seconds since the epoch), 80 random bits."""
+    value = (int(now * 1000) & (1 << 48) - 1) << 80 | secrets.randbits(80)
+    text = "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -5, -5))
+    return f"{prefix}_{text}"
+
+
+def check_name(name: str) -> str:
+    """`name` itself, if it may name a sandbox: 1 to 256 bytes of UTF-8, no control character, no blank at either end.
+
+    Raises InvalidInput otherwise. Names are compared byte by byte, never folded.
+    """
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("a sandbox name must be valid UTF-8", field="name") from error
+    if not 1 <= len(raw) <= MAX_NAME_BYTES:
+        raise InvalidInput(f"a sandbox name has 1 to {MAX_NAME_BYTES} bytes; this one has {len(raw)}", field="name")
+    if name != name.strip():
+        raise InvalidInput("a sandbox name must not begin or end with a blank", field="name")
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
+        raise InvalidInput("a sandbox name must not contain control characters", field="name")
+    return name
+
+
+def uid_of(deployment: str, name: str) -> str:
+    """The wire uid of `(deployment, name)`: the same for ever, and fit for a path."""
+    digest = hashlib.sha256(deployment.encode() + b"\0" + name.encode()).digest()
+    return base64.b32encode(digest).decode().rstrip("=").lower()

@@ -1,0 +1,98 @@
+"""What was asked for: frozen, checked once. `None` in a limit means the default, and that nobody named it (A7)."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+
+from .errors import InvalidInput
+
+RUNTIMES = ("python", "node", "bash")
+NETWORK_NONE = "none"
+
+
+class LifecycleClass(StrEnum):
+    """What ends a sandbox (decisions A6)."""
+
+    RUN = "run"
+    KEPT = "kept"
+    ATTACHED = "attached"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one sandbox. Each is `None` (the default holds, as far as the backend can) or above zero."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    memory_mb: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    open_files: int | None = None
+    workspace_mb: int | None = None
+    tmp_mb: int | None = None
+    shm_mb: int | None = None
+    max_file_size_bytes: int | None = None
+    """Unset by default: binds only where it is named."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"limits.{item.name} must be above zero; it is {value}", field=f"limits.{item.name}")
+        if self.pids is not None and self.pids < 16:
+            raise InvalidInput("limits.pids must be at least 16: a shell with a few children", field="limits.pids")
+
+    def named(self) -> dict[str, float]:
+        """The limits that somebody named."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    def over(self, defaults: Limits) -> Limits:
+        """These, and the defaults where nothing is named."""
+        return replace(defaults, **self.named())
+
+
+DEFAULT_LIMITS = Limits(
+    memory_mb=1024, cpus=1.0, pids=256, open_files=1024, workspace_mb=2048, tmp_mb=256, shm_mb=64
+)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder of the user's as the workspace (decisions A18)."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    source: str
+    """Absolute path on this machine."""
+    read_only: bool = False
+    protect: bool = True
+    """Whether git hooks and settings, shell and editor start-up files in it are read-only inside."""
+
+    def __post_init__(self) -> None:
+        if not posixpath.isabs(self.source) or "\0" in self.source or "\n" in self.source:
+            raise InvalidInput("a mount needs an absolute path without NUL or newline", field="mount")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a box is made from."""
+
+    backend: str
+    image: str | None = None
+    """`None`: the host's /usr, or the backend's default image."""
+    runtime: str | None = None
+    network: str = NETWORK_NONE
+    """`none`, `public`, or a comma-separated allow list."""
+    limits: Limits = field(default_factory=Limits)
+    best_effort: bool = False
+    """Accepts a named limit that cannot be enforced."""
+    mount: Mount | None = None
+    ephemeral: bool = False
+    """Home and workspace vanish with the box: compute mode and pools."""
+
+    @property
+    def effective(self) -> Limits:
+        """The limits that the backend is to hold."""
+        return self.limits.over(DEFAULT_LIMITS)

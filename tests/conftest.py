@@ -1,0 +1,105 @@
+"""What every test shares: the event loop, the tiers, the list of backends that really ran, and a check for leaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+RAN: pytest.StashKey[Counter[str]] = pytest.StashKey()
+LEFT_OUT: pytest.StashKey[Counter[str]] = pytest.StashKey()
+
+# Why a marked test cannot run here, or None where it can.
+CONDITIONS: dict[str, Callable[[], str | None]] = {
+    "full": lambda: None if os.environ.get("STN_TEST_FULL") else "full tier only (scripts/test --full)",
+    "root": lambda: None if os.geteuid() == 0 else "needs to be root",
+    "docker": lambda: None if shutil.which("docker") else "needs docker",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--expect-backends", default="", help="comma-separated; the run fails unless each of them ran")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RAN] = Counter()
+    config.stash[LEFT_OUT] = Counter()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what cannot run here; the summary names how many and why, so that nothing is missing in silence."""
+    verdicts = {name: condition() for name, condition in CONDITIONS.items()}
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        reasons = [reason for name, reason in verdicts.items() if reason and item.get_closest_marker(name)]
+        config.stash[LEFT_OUT].update(reasons[:1])
+        (left_out if reasons else kept).append(item)
+    items[:] = kept
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def ran(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Call it with a backend's name once that backend has really made a box and run something in it."""
+
+    def note(backend: str) -> None:
+        pytestconfig.stash[RAN][backend] += 1
+
+    return note
+
+
+def _missing(config: pytest.Config) -> list[str]:
+    expected = [name for name in config.getoption("--expect-backends").split(",") if name]
+    return [name for name in expected if not config.stash[RAN][name]]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.OK and _missing(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    out = terminalreporter
+    for reason, count in sorted(config.stash[LEFT_OUT].items()):
+        out.write_line(f"left out: {count} tests: {reason}")
+    for backend, count in sorted(config.stash[RAN].items()):
+        out.write_line(f"backend {backend}: used by {count} tests")
+    for backend in _missing(config):
+        out.write_line(f"FAILED: the backend '{backend}' was expected and did not run", red=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    """A module leaves no descriptor and no child process behind. Start long-lived things in module fixtures."""
+    fds, children = _descriptors(), _children()
+    yield
+    gc.collect()
+    left = [what for fd, what in _descriptors().items() if fds.get(fd) != what]
+    left += [f"process {pid}: {name}" for pid, name in _children().items() if pid not in children]
+    assert not left, f"left behind: {left}"
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own descriptor
+            found[int(entry.name)] = str(entry.readlink())
+    return found
+
+
+def _children() -> dict[int, str]:
+    pids = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}

@@ -1,0 +1,39 @@
+"""What a short command may load: the command line must answer at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Each of these costs more than the whole of `stn --help` may.
+HEAVY = {
+    "aiohttp", "anyio", "asyncio", "fastapi", "httpcore2", "httpx2", "pydantic", "pydantic_settings", "rich", "sqlite3",
+    "starlette", "uvicorn", "uvloop", "wsproto", "yaml",
+}  # fmt: skip
+
+HELP = """
+import sys
+from station.cli import main
+sys.argv = ["stn", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("loaded:", *sys.modules)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+def test_help_loads_no_heavy_module(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", HELP, *arguments], capture_output=True, text=True, check=True)
+    shown, loaded = done.stdout.rsplit("loaded:", 1)
+    assert "Usage" in shown
+    assert HEAVY & {name.partition(".")[0] for name in loaded.split()} == set()
+
+
+def test_the_package_itself_loads_nothing_of_others() -> None:
+    code = "import sys, station; print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if not name.startswith("_")} == {"station"}

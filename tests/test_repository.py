@@ -1,0 +1,40 @@
+"""The repository's own promises: what is installed is pinned by hash, and no file tells where it came from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def pins(name: str) -> dict[str, str]:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", text, re.MULTILINE))
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^A-Za-z0-9_.-]", line)[0].lower().replace("_", "-") for line in requirements}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_pin_has_hashes_and_no_address(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "://" not in text
+    blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+    assert [block for block in blocks if block and ("==" not in block or "--hash=sha256:" not in block)] == []
+
+
+def test_what_the_project_names_is_pinned() -> None:
+    assert names(PROJECT["project"]["dependencies"]) <= pins("run").keys()
+    assert names(PROJECT["build-system"]["requires"]) <= pins("build").keys()
+    assert names(PROJECT["dependency-groups"]["dev"]) <= pins("dev").keys()
+
+
+def test_a_package_has_one_version_everywhere() -> None:
+    assert {**pins("dev"), **pins("run"), **pins("build")} == pins("dev")
