@@ -1,0 +1,141 @@
+/* A file that appears whole or not at all. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "applet.h"
+#include "entry.h"
+#include "path.h"
+
+#define RENAME_NOREPLACE_ 1u
+
+struct draft {
+    int fd;
+    char name[24]; /* "" while it has none */
+};
+
+static struct place place;
+static struct draft draft;
+
+static void remove_draft(void)
+{
+    if (draft.name[0])
+        unlinkat(place.directory, draft.name, 0);
+}
+
+static void begin_draft(void)
+{
+    draft.fd = openat(place.directory, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (draft.fd >= 0)
+        return;
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)
+        applet_fail_errno("cannot begin the file");
+    random_name(draft.name);
+    draft.fd = openat(place.directory, draft.name, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
+    if (draft.fd < 0) {
+        draft.name[0] = 0;
+        applet_fail_errno("cannot begin the file");
+    }
+}
+
+/* Everything but the last 32 bytes goes into the draft; those must be the digest of the rest. */
+static void receive(void)
+{
+    static struct source source;
+    uint8_t tail[SHA256_SIZE], digest[SHA256_SIZE];
+    size_t held = 0, length;
+    const uint8_t *bytes;
+    sha256_begin(&source.hash);
+    struct sha256 hash = source.hash;
+    while (length = sizeof source.buffer, (bytes = source_peek(&source, &length))) {
+        /* Of what is held and what came, all but 32 bytes are content for certain. */
+        size_t out = held + length > SHA256_SIZE ? held + length - SHA256_SIZE : 0;
+        size_t from_held = out < held ? out : held, from_new = out - from_held;
+        sha256_add(&hash, tail, from_held);
+        write_all(draft.fd, tail, from_held);
+        sha256_add(&hash, bytes, from_new);
+        write_all(draft.fd, bytes, from_new);
+        memmove(tail, tail + from_held, held - from_held);
+        memcpy(tail + held - from_held, bytes + from_new, length - from_new);
+        held += length - out;
+        source.start += length;
+    }
+    sha256_end(&hash, digest);
+    if (held != SHA256_SIZE || memcmp(digest, tail, SHA256_SIZE) != 0)
+        applet_fail(BAD_DIGEST, "the bytes do not match their digest");
+}
+
+static bool give_name(const char *name)
+{
+    char from[40];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", draft.fd);
+    return linkat(AT_FDCWD, from, place.directory, name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+/* True: created; false: it replaced what was there. */
+static bool publish(bool exclusive)
+{
+    if (!draft.name[0]) {
+        if (give_name(place.name))
+            return true;
+        if (errno != EEXIST || exclusive)
+            applet_fail_errno("cannot create the file");
+        char name[24];
+        random_name(name);
+        if (!give_name(name))
+            applet_fail_errno("cannot create the file");
+        strcpy(draft.name, name);
+    }
+    unsigned flags = RENAME_NOREPLACE_;
+    long done = syscall(SYS_renameat2, place.directory, draft.name, place.directory, place.name, flags);
+    bool created = done == 0;
+    if (done < 0 && errno == EEXIST && !exclusive)
+        done = renameat(place.directory, draft.name, place.directory, place.name);
+    if (done < 0)
+        applet_fail_errno("cannot put the file in its place");
+    return created;
+}
+
+static void check_target(bool exclusive)
+{
+    struct stat status;
+    if (fstatat(place.directory, place.name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno != ENOENT)
+            applet_fail_errno("cannot stat");
+        return;
+    }
+    if (exclusive)
+        applet_fail(EEXIST, "it exists");
+    if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode))
+        applet_fail(NOT_REGULAR, "not a regular file");
+}
+
+int applet_write(char **argv)
+{
+    mode_t mode = parse_mode(argv[2]);
+    bool exclusive = has_flag(argv[3], 'x'), durable = has_flag(argv[3], 'd');
+    place = find_place(open_root(argv[0]), argv[1], has_flag(argv[3], 'p'));
+    check_target(exclusive);
+    begin_draft();
+    applet_on_failure(remove_draft);
+    receive();
+    struct stat status;
+    if (fchmod(draft.fd, mode) < 0 || (durable && fsync(draft.fd) < 0) || fstat(draft.fd, &status) < 0)
+        applet_fail_errno("cannot finish the file");
+    bool created = publish(exclusive);
+    applet_on_failure(NULL);
+    if (durable) {
+        /* The place was opened with O_PATH, which cannot be synced. */
+        int directory = openat(place.directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (directory < 0 || fsync(directory) < 0)
+            applet_fail_errno("cannot sync the directory");
+    }
+    status.st_nlink = 1;
+    put_text(created ? "c" : "r");
+    entry_put(&status, -1, NULL, argv[1]);
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* Names below a root that user code may change at any moment: resolved by the kernel, beneath the root or not at all. */
+#ifndef PATH_H
+#define PATH_H
+
+#include "guest.h"
+
+#define NAME_SIZE 256
+
+/* Pure: the path without `.`, empty components and slashes at its end; "." for the root. False: refused. */
+bool path_normalise(const char *path, char *out, size_t size);
+
+/* Pure: whether a link at `path` with this target stays below the root, through whatever links of the same kind. */
+bool link_stays_inside(const char *path, const char *target);
+
+/* As openat(). -1 and errno; EXDEV where it leads out of the root. O_NOFOLLOW in `flags` is about the last name. */
+int open_beneath(int root, const char *path, int flags);
+
+/* The same for one name in a directory, which must be no link and no mount. */
+int open_here(int directory, const char *name, int flags);
+
+/* These end the applet where it is refused. */
+int open_root(const char *root);
+int open_path(int root, const char *path, int flags);
+
+struct place {
+    int directory;
+    char name[NAME_SIZE];
+};
+
+/* The directory that holds the last name of `path`. The root itself has no such name: refused. */
+struct place find_place(int root, const char *path, bool make_parents);
+
+/* Empties and removes a directory of any depth, with one descriptor at a time. */
+void remove_tree(int parent, const char *name);
+
+#endif

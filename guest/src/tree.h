@@ -1,0 +1,16 @@
+/* Finding and ending all descendants of this process by way of /proc, where no namespace knows them. */
+#ifndef TREE_H
+#define TREE_H
+
+#include "guest.h"
+
+/* Whether a direct child is spared, with all below it. NULL: none is. */
+typedef bool (*tree_spares)(pid_t child);
+
+/* Sends `number` to every descendant. */
+void tree_signal(int number, tree_spares spares);
+
+/* Kills all descendants, reaps them and returns how many were running. This process must be their (sub-)reaper. */
+uint32_t tree_end(tree_spares spares);
+
+#endif
