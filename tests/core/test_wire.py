@@ -1,11 +1,13 @@
 """Requests refuse nonsense with the field's name; shapes survive the way to JSON and back."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from station.core import codec, wire
-from station.core.capabilities import GuestUid, Grade, Isolation, Level, LimitReport
+from station.core.capabilities import Grade, GuestUid, Isolation, Level, LimitReport
 from station.core.endings import Ending, EndingKind
 from station.core.errors import CannotEnforce, InvalidInput, StationError, from_body
 from station.core.ids import check_name, new_id, uid_of
@@ -15,9 +17,9 @@ from station.core.states import State, check_transition, public
 
 
 @pytest.mark.parametrize("field", ["memory_mb", "cpus", "pids", "open_files", "workspace_mb", "tmp_mb"])
-@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
 def test_a_zero_or_negative_limit_is_refused_by_name(field: str, value: int) -> None:
-    with pytest.raises(InvalidInput, match=f"limits.{field} must be above zero"):
+    with pytest.raises(InvalidInput, match=f"limits.{field} must be above zero and finite"):
         Limits(**{field: value})
 
 
@@ -48,7 +50,7 @@ def test_named_limits_stand_over_the_defaults() -> None:
         ({"command": "x", "output_limit_bytes": 0}, "output_limit_bytes"),
     ],
 )
-def test_a_command_that_cannot_be_is_refused_naming_the_field(arguments: dict, field: str) -> None:
+def test_a_command_that_cannot_be_is_refused_naming_the_field(arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         wire.ExecRequest(**arguments)
     assert caught.value.detail["field"] == field
@@ -86,7 +88,8 @@ def test_a_run_result_survives_json() -> None:
 def test_a_record_survives_json_and_unknown_fields_of_a_later_version_do_no_harm() -> None:
     record = SandboxRecord(
         uid="u", name="n", owner=Owner(), spec=Spec("fake", mount=Mount("/a")), class_=LifecycleClass.KEPT,
-        state=State.RUNNING, generation=3, created_at=1, updated_at=2, last_active_at=3, box=BoxRef("fake", "b", {"p": 1}),
+        state=State.RUNNING, generation=3, created_at=1, updated_at=2, last_active_at=3,
+        box=BoxRef("fake", "b", {"p": 1}),
     )  # fmt: skip
     plain = codec.to_plain(record) | {"invented_later": 1}
     assert codec.from_plain(SandboxRecord, plain) == record
@@ -113,7 +116,8 @@ def test_an_ending_shows_as_exit_code_and_as_the_seeds_status(ending: Ending, co
 def test_an_error_survives_the_wire_with_code_sentence_and_detail() -> None:
     error = from_body(CannotEnforce("memory", limit="memory_mb").to_body())
     assert type(error) is CannotEnforce
-    assert (error.status, error.message, error.detail, error.retryable) == (422, "memory", {"limit": "memory_mb"}, False)
+    assert (error.status, error.message, error.detail) == (422, "memory", {"limit": "memory_mb"})
+    assert not error.retryable
     assert type(from_body({"code": "from_a_later_version", "message": "m"})) is StationError
 
 

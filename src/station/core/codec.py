@@ -1,7 +1,7 @@
 """Frozen dataclasses to plain JSON data and back, for records and answers.
 
-The way back trusts its source (our own store, our own station): it ignores unknown keys and checks shapes only as far as
-the constructors do. Untrusted input is validated by pydantic at the server's edge, on the same classes.
+The way back trusts its source (our own store, our own station): it ignores unknown keys and checks shapes only as far
+as the constructors do. Untrusted input is validated by pydantic at the server's edge, on the same classes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Ending:
 
     @property
     def exit_code(self) -> int | None:
-        """The code a shell would show: 124 timed out, 128+n signalled, 130 cancelled, 137 oom. `None`: lost, there is none."""
+        """The code a shell would show: 124 timed out, 128+n signalled, 130 cancelled, 137 oom. `None`: lost."""
         match self.kind:
             case EndingKind.EXITED:
                 return self.code

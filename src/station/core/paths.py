@@ -40,8 +40,8 @@ class SandboxPath:
 def resolve(path: str, *, cwd: str = WORKSPACE) -> SandboxPath:
     """The place that `path` names, before links are looked at (the guest refuses those that lead out).
 
-    An absolute path means itself, a relative one is below `cwd`; `workspace/a` and `/workspace/a` are one file, and so is
-    `/home/node/workspace/a`. Raises InvalidInput for NUL or too long names, PathRefused outside the roots.
+    An absolute path means itself, a relative one is below `cwd`; `workspace/a` and `/workspace/a` are one file, and so
+    is `/home/node/workspace/a`. Raises InvalidInput for NUL or too long names, PathRefused outside the roots.
     """
     if "\0" in path:
         raise InvalidInput("a path must not contain NUL", field="path")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 from .errors import InvalidInput
 
 RUNTIMES = ("python", "node", "bash")
 NETWORK_NONE = "none"
+FORBID_EXTRA = {"extra": "forbid"}
+"""How pydantic is to treat unknown keys, where untrusted input becomes one of these classes."""
 
 
 class LifecycleClass(StrEnum):
@@ -24,7 +28,7 @@ class LifecycleClass(StrEnum):
 class Limits:
     """Bounds of one sandbox. Each is `None` (the default holds, as far as the backend can) or above zero."""
 
-    __pydantic_config__ = {"extra": "forbid"}
+    __pydantic_config__ = FORBID_EXTRA
 
     memory_mb: int | None = None
     cpus: float | None = None
@@ -39,8 +43,10 @@ class Limits:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if value is not None and not value > 0:
-                raise InvalidInput(f"limits.{item.name} must be above zero; it is {value}", field=f"limits.{item.name}")
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidInput(
+                    f"limits.{item.name} must be above zero and finite; it is {value}", field=f"limits.{item.name}"
+                )
         if self.pids is not None and self.pids < 16:
             raise InvalidInput("limits.pids must be at least 16: a shell with a few children", field="limits.pids")
 
@@ -50,19 +56,18 @@ class Limits:
 
     def over(self, defaults: Limits) -> Limits:
         """These, and the defaults where nothing is named."""
-        return replace(defaults, **self.named())
+        named: dict[str, Any] = self.named()
+        return replace(defaults, **named)
 
 
-DEFAULT_LIMITS = Limits(
-    memory_mb=1024, cpus=1.0, pids=256, open_files=1024, workspace_mb=2048, tmp_mb=256, shm_mb=64
-)
+DEFAULT_LIMITS = Limits(memory_mb=1024, cpus=1.0, pids=256, open_files=1024, workspace_mb=2048, tmp_mb=256, shm_mb=64)
 
 
 @dataclass(frozen=True)
 class Mount:
     """A folder of the user's as the workspace (decisions A18)."""
 
-    __pydantic_config__ = {"extra": "forbid"}
+    __pydantic_config__ = FORBID_EXTRA
 
     source: str
     """Absolute path on this machine."""

@@ -14,10 +14,9 @@ from .capabilities import Isolation
 from .endings import Ending
 from .errors import InvalidInput
 from .records import Usage
-from .spec import RUNTIMES, Limits, Mount
+from .spec import FORBID_EXTRA, RUNTIMES, Limits, Mount
 
 API = "/api/v1"
-_FORBID = {"extra": "forbid"}
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 1.0, 3600.0, 120.0
 
 
@@ -45,7 +44,7 @@ def check_env(env: dict[str, str]) -> None:
 class Content:
     """Bytes in JSON: as text where they are UTF-8, else base64."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID_EXTRA
 
     data: str
     encoding: Literal["utf-8", "base64"] = "utf-8"
@@ -83,9 +82,9 @@ class StreamView:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """POST /sandboxes: get or create by name. An existing one is returned as it is; a differing explicit field is 409."""
+    """POST /sandboxes: get or create by name. An existing one is returned, or 409 where a named field differs."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID_EXTRA
 
     name: str = "default"
     backend: str | None = None
@@ -122,7 +121,7 @@ class SandboxView:
 class ExecRequest:
     """POST /sandboxes/{id}/exec (start and wait) and /processes (start). Exactly one of command and argv."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID_EXTRA
 
     command: str | None = None
     """A line for the shell (bash, else sh; no start-up files)."""
@@ -238,7 +237,7 @@ class Artifact:
 class RunRequest:
     """POST /runs: code in a fresh box, which is destroyed after it."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID_EXTRA
 
     code: str
     runtime: str = "python"
@@ -297,9 +296,9 @@ class RunResult:
 
 @dataclass(frozen=True)
 class SignalRequest:
-    """POST .../processes/{pid}/signal: to the whole tree. `cancel` true: TERM, then KILL after 1 s; ends `cancelled`."""
+    """POST .../processes/{pid}/signal: to the whole tree. `cancel`: TERM, then KILL after 1 s; ends `cancelled`."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID_EXTRA
 
     signal: int | str = "TERM"
     """A number, or a name with or without SIG."""

@@ -1,0 +1,1 @@
+"""The host side of the guest protocol (docs/guest-protocol.md)."""

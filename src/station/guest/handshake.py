@@ -1,0 +1,89 @@
+"""The hello of a new connection, whatever stood in the stream before it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from station.core.errors import BoxLost
+
+from .frames import (
+    HELLO_ACK,
+    PROTOCOL_VERSION,
+    RESYNC_ZEROS,
+    Decoder,
+    Frame,
+    Hello,
+    ProtocolError,
+    hello_frame,
+    parse_hello_ack,
+    seal,
+)
+from .outbox import CREDIT
+
+AGAIN_SECONDS = 2.0
+
+
+class ByteStream(Protocol):
+    """Both directions of one connection to a guest: `station.backends.base.ByteStream`, which this layer cannot see."""
+
+    async def receive(self) -> bytes: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Connection(NamedTuple):
+    """A stream whose both ends know the nonce."""
+
+    stream: ByteStream
+    nonce: bytes
+    decoder: Decoder
+    hello: Hello
+    first: list[Frame]
+    """What came with the hello."""
+
+
+async def greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]], *, seconds: float) -> Connection:
+    """Says hello until the guest answers. Raises BoxLost after `seconds`, OSError when the stream breaks.
+
+    The stream stays the caller's to close.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _greet(stream, wanted)
+    except TimeoutError as error:
+        raise BoxLost(f"the guest did not answer within {seconds:g} s") from error
+
+
+async def _greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]]) -> Connection:
+    nonce = secrets.token_bytes(16)
+    hello = seal([hello_frame(nonce, CREDIT, wanted)], nonce)
+    decoder = Decoder(nonce)
+    await stream.send(hello)
+    while True:
+        try:
+            async with asyncio.timeout(AGAIN_SECONDS):
+                frames = await _first_frames(stream, decoder)
+        except TimeoutError:
+            # Half a frame of an earlier session may have swallowed it: zeros end that one.
+            await stream.send(bytes(RESYNC_ZEROS) + hello)
+            continue
+        answer = parse_hello_ack(frames[0].payload)
+        if not 1 <= answer.version <= PROTOCOL_VERSION:
+            raise ProtocolError(f"it speaks version {answer.version}, this Station {PROTOCOL_VERSION}")
+        return Connection(stream, nonce, decoder, answer, frames[1:])
+
+
+async def _first_frames(stream: ByteStream, decoder: Decoder) -> list[Frame]:
+    while True:
+        data = await stream.receive()
+        if not data:
+            raise ConnectionResetError("the guest closed the connection")
+        frames = decoder.feed(data)
+        if frames:
+            assert frames[0].kind == HELLO_ACK
+            return frames
