@@ -88,19 +88,26 @@ class Backend(Protocol):
         """What holds here; never raises for what is merely missing. Cached by the caller."""
 
     def check(self, spec: Spec) -> None:
-        """Raises CannotEnforce, InvalidInput or BackendUnavailable for what this backend cannot give. Called after probe, before anything is written."""
+        """Raises CannotEnforce, InvalidInput or BackendUnavailable for what this backend cannot give.
+
+        Called after probe, before anything is written.
+        """
 
     async def create(self, spec: Spec, labels: Labels) -> Box:
         """A running box whose guest listens. On failure nothing is left. A box of the same `box_id` must not exist."""
 
     async def adopt(self, ref: BoxRef) -> Box:
-        """The live box of a record, after a restart. Raises BoxLost if it is gone."""
+        """The live box of a record, after a restart. Raises BoxLost if it is gone; what is left of it, or half made,
+        is removed first."""
 
     def boxes(self) -> AsyncIterator[tuple[Labels, BoxRef]]:
         """Ours by label, in every state, also half-made ones: for recovery."""
 
     async def remove_files(self, uid: str) -> None:
         """Deletes the persistent home and workspace of a sandbox that has no box. Idempotent."""
+
+    async def aclose(self) -> None:
+        """Lets go of all boxes without ending one: descriptors and tasks of this process. Idempotent."""
 
 
 @runtime_checkable
