@@ -1,0 +1,99 @@
+"""What an open has to do, decided from the record alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from station.core.errors import Conflict
+from station.core.records import SandboxRecord
+from station.core.spec import DEFAULT_LIMITS, Limits, Spec
+from station.core.states import State
+from station.core.wire import OpenRequest, RunRequest
+
+
+class Step(StrEnum):
+    CLAIM = "claim"
+    """The name is free: the first box of a new sandbox."""
+    REUSE = "reuse"
+    NEXT_BOX = "next_box"
+    """The sandbox has files and no box."""
+    UNDO = "undo"
+    """An earlier try stopped half-way; its leftovers go, then decide again."""
+    FINISH_DELETE = "finish_delete"
+    REFUSE = "refuse"
+
+
+_STEPS = {
+    State.CREATING: Step.UNDO,
+    State.RUNNING: Step.REUSE,
+    State.SAVED: Step.NEXT_BOX,
+    State.DELETING: Step.FINISH_DELETE,
+    State.TOMBSTONE: Step.CLAIM,
+    State.FAILED: Step.REFUSE,
+}
+
+
+def next_step(record: SandboxRecord | None) -> Step:
+    """What to do so that the sandbox runs. The caller holds the sandbox's lock, so a half-way state is a leftover.
+
+    States that only later parts enter are refused: a station of this version cannot leave them.
+    """
+    return Step.CLAIM if record is None else _STEPS.get(record.state, Step.REFUSE)
+
+
+def ever_ready(record: SandboxRecord) -> bool:
+    """Whether a box of this sandbox was ever handed to somebody: then its files matter, and an undo keeps them."""
+    return record.guest_version is not None
+
+
+def undone(record: SandboxRecord) -> State:
+    """Where a create that is taken back leads: the name is free again, or the files of before are there as before."""
+    return State.SAVED if ever_ready(record) else State.TOMBSTONE
+
+
+def run_spec(request: RunRequest, *, backend: str, defaults: Limits) -> Spec:
+    """The spec of the fresh box of one run."""
+    return replace(make_spec(request, backend=backend, defaults=defaults), ephemeral=True)
+
+
+def make_spec(request: OpenRequest | RunRequest, *, backend: str, defaults: Limits) -> Spec:
+    """The spec of a new sandbox. `limits` of it holds only what the caller or the operator named (decisions A7)."""
+    return Spec(
+        backend=request.backend or backend,
+        image=request.image,
+        runtime=request.runtime,
+        network=request.network or Spec.network,
+        limits=request.limits.over(defaults),
+        best_effort=request.best_effort,
+        mount=request.mount,
+    )
+
+
+def check_same(name: str, spec: Spec, request: OpenRequest) -> None:
+    """Raises Conflict that names the first field that the caller gave and the sandbox has otherwise."""
+    asked: dict[str, Any] = {
+        field: value
+        for field in ("backend", "image", "runtime", "network", "mount")
+        if (value := getattr(request, field)) is not None
+    }
+    pairs = [(field, value, getattr(spec, field)) for field, value in asked.items()]
+    held = spec.limits.over(DEFAULT_LIMITS)
+    pairs += [(f"limits.{field}", value, getattr(held, field)) for field, value in request.limits.named().items()]
+    for field, wanted, has in pairs:
+        if wanted != has:
+            raise Conflict(
+                f"sandbox {name!r} exists with {field} {_shown(has)}, not {_shown(wanted)}; leave {field} out to use "
+                "it as it is, choose another name, or delete it first",
+                field=field,
+                has=_shown(has),
+                wanted=_shown(wanted),
+            )
+
+
+def _shown(value: object) -> str:
+    source = getattr(value, "source", None)
+    if source is not None:
+        return f"{source}{':ro' if getattr(value, 'read_only', False) else ''}"
+    return "none" if value is None else str(value)

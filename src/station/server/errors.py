@@ -1,0 +1,59 @@
+"""Every failure of a request as an answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from station.core.errors import InternalError, InvalidInput, NotFound, StationError, Unavailable
+
+from .requests import Gone
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 1
+
+
+def answer(error: StationError) -> Response:
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable and error.status in (429, 503) else None
+    content = json.dumps(error.to_body(), default=str).encode()
+    return Response(content, error.status, headers=headers, media_type="application/json")
+
+
+async def on_station_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StationError)
+    if error.status >= 500 and not isinstance(error, Unavailable):
+        log.error("%s %s: %s", request.method, request.url.path, error)
+    return answer(error)
+
+
+async def on_http_error(_request: Request, error: Exception) -> Response:
+    """The framework's own: a path or method that there is not."""
+    assert isinstance(error, HTTPException)
+    kind = NotFound if error.status_code == 404 else InvalidInput
+    response = answer(kind("there is no such path" if error.status_code == 404 else str(error.detail)))
+    response.status_code = error.status_code
+    return response
+
+
+async def on_gone(_request: Request, _error: Exception) -> Response:
+    """For nobody: the client hung up."""
+    return Response(status_code=499)
+
+
+async def on_fault(_request: Request, _error: Exception) -> Response:
+    """A fault of ours: the log gets the traceback (from the server that runs us), the caller a sentence."""
+    return answer(InternalError("Station failed at this; its log has the details"))
+
+
+HANDLERS: dict[Any, Any] = {
+    StationError: on_station_error,
+    HTTPException: on_http_error,
+    Gone: on_gone,
+    Exception: on_fault,
+}

@@ -1,0 +1,88 @@
+"""Commands. A client that hangs up frees its handler and ends nothing: the process runs on, and its record says so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from station.core.wire import ExecRequest, OutputEvent, SignalRequest
+
+from . import answers
+from .requests import LARGE_BODY, Query, body, read_json, while_connected
+from .routes_sandboxes import sandbox_id
+from .station import Station
+from .validate import to_json
+
+MAX_WAIT_SECONDS = 3600.0
+
+
+async def exec_(station: Station, request: Request) -> Response:
+    """The hot path."""
+    wanted = await read_json(request, ExecRequest, LARGE_BODY)
+    live = await station.live(sandbox_id(request))
+    return answers.one(await while_connected(request, station.processes.exec(live, wanted)))
+
+
+async def start(station: Station, request: Request) -> Response:
+    Query(request)
+    wanted = await read_json(request, ExecRequest, LARGE_BODY)
+    live = await station.live(sandbox_id(request))
+    record = await station.processes.start(live, wanted, default_timeout=None)
+    return answers.one(await station.processes.get(live.uid, record.id), 201)
+
+
+async def list_(station: Station, request: Request) -> Response:
+    Query(request)
+    record = await station.sandboxes.get(sandbox_id(request))
+    return answers.many("processes", list(station.processes.list(record.uid)))
+
+
+async def get(station: Station, request: Request) -> Response:
+    query = Query(request, "wait", "output")
+    seconds, output = query.seconds("wait", most=MAX_WAIT_SECONDS), query.flag("output")
+    looking = station.processes.get(sandbox_id(request), _process_id(request), wait_seconds=seconds, output=output)
+    return answers.one(await while_connected(request, looking) if seconds else await looking)
+
+
+async def signal(station: Station, request: Request) -> Response:
+    Query(request)
+    wanted = await read_json(request, SignalRequest)
+    uid = sandbox_id(request)
+    await station.processes.signal(uid, _process_id(request), wanted)
+    station.sandboxes.touch(uid)
+    return answers.nothing()
+
+
+async def stdin(station: Station, request: Request) -> Response:
+    eof = Query(request, "eof").flag("eof")
+    uid = sandbox_id(request)
+    taken = await station.processes.write_stdin(uid, _process_id(request), body(request), eof=eof)
+    station.sandboxes.touch(uid)
+    return answers.facts(taken=taken)
+
+
+async def output(station: Station, request: Request) -> Response:
+    query = Query(request, "follow", "after_stdout", "after_stderr")
+    uid, process_id = sandbox_id(request), _process_id(request)
+    # Looked up first: once an answer has begun, there is no status left to tell an error by.
+    await station.processes.get(uid, process_id)
+    events = station.processes.output(
+        uid,
+        process_id,
+        after_stdout=query.whole("after_stdout", 0) or 0,
+        after_stderr=query.whole("after_stderr", 0) or 0,
+        follow_on=query.flag("follow"),
+    )
+    return StreamingResponse(_lines(events), media_type="application/x-ndjson")
+
+
+async def _lines(events: AsyncIterator[OutputEvent]) -> AsyncIterator[bytes]:
+    async for event in events:
+        yield to_json(event) + b"\n"
+
+
+def _process_id(request: Request) -> str:
+    value: str = request.path_params["pid"]
+    return value

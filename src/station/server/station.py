@@ -1,0 +1,231 @@
+"""The composition root: the one place that knows which body stands behind each port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from station.backends.base import Backend
+from station.backends.bubblewrap import BubblewrapSettings
+from station.backends.host import HostSettings
+from station.backends.registry import choose_default, make_backends
+from station.control.decisions import run_spec
+from station.control.sandboxes import Defaults, Sandboxes
+from station.core.capabilities import Capabilities
+from station.core.errors import BoxLost, Refused, StationError
+from station.core.records import SandboxRecord
+from station.core.spec import Spec
+from station.core.wire import RunRequest
+from station.store.identity import station_id
+from station.store.registry import Damaged, Registry
+from station.store.sqlite import SqliteRegistry
+from station.worker.boxes import LiveBoxes
+from station.worker.failpoints import failpoint
+from station.worker.files import Files
+from station.worker.journal import Journal
+from station.worker.live import LiveBox
+from station.worker.pool import Pool
+from station.worker.processes import Processes
+from station.worker.reconcile import reconcile
+from station.worker.runs import Runs
+from station.worker.watch import Watchdog
+
+from .activity import Activity
+from .settings import Settings
+
+log = logging.getLogger(__name__)
+
+MakeBackends = Callable[[Path, str, Settings], Mapping[str, Backend]]
+HOST = "host"
+FALLBACK = "bubblewrap"
+"""Asked for where nothing works, so that the caller is told why and what would help."""
+_HOST_FORBIDDEN = (
+    "the backend host runs code as you, without isolation; to allow it set sandbox.allow_host: true in station.yaml "
+    "or STN_SANDBOX_ALLOW_HOST=true"
+)
+
+
+def backends_of(home: Path, identity: str, settings: Settings) -> Mapping[str, Backend]:
+    """Those of this machine, as the operator wants them."""
+    sandbox = settings.sandbox
+    return make_backends(
+        home,
+        identity,
+        bubblewrap=BubblewrapSettings(spare_uid=sandbox.spare_uid),
+        host=HostSettings(spare_uid=sandbox.spare_uid),
+        allow_host=sandbox.allow_host,
+    )
+
+
+class Station:
+    """All roles of one state directory, whose lock the caller holds. Made by `start`, ended by `aclose`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        identity: str,
+        backends: Mapping[str, Backend],
+        registry: Registry,
+        journal: Journal,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """Use `start`."""
+        sandbox = settings.sandbox
+        forbidden = {} if sandbox.allow_host else {HOST: _HOST_FORBIDDEN}
+        usable = {name: backend for name, backend in backends.items() if name not in forbidden}
+        self.settings = settings
+        self.id = identity
+        self.backends = backends
+        """All there are, for `doctor`; those that may be used are in `boxes`."""
+        self.default_backend: str | None = None
+        """What a caller gets that names none; `None`: nothing that isolates works here."""
+        self.started_at = now()
+        self.activity = Activity(clock)
+        self.request_stop: Callable[[], None] = lambda: None
+        """Set by whoever serves: ends the station, gracefully and soon."""
+        self.processes = Processes(
+            journal, settings.home / "output", now=now, max_running=sandbox.max_processes, stuck=self._stuck
+        )
+        self.boxes = LiveBoxes(
+            usable, station=identity, processes=self.processes, on_lost=self._box_lost, forbidden=forbidden
+        )
+        self.sandboxes = Sandboxes(
+            registry, self.boxes, station=identity, defaults=self._defaults, now=now, failpoint=failpoint
+        )
+        self.files = Files()
+        self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
+        self.runs = Runs(self.pool, self._run_spec, now=now)
+        self._watchdog = Watchdog(lambda: [*self.processes.running(), *self.runs.running()])
+        self._registry = registry
+        self._owned = AsyncExitStack()
+
+    @classmethod
+    async def start(
+        cls,
+        settings: Settings,
+        *,
+        make_backends: MakeBackends = backends_of,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Station:
+        """A station that has made facts match records: what lived is adopted, what was half-way is finished or
+        undone."""
+        home = settings.home
+        identity = station_id(home)
+        backends = make_backends(home, identity, settings)
+        async with AsyncExitStack() as stack:
+            for backend in backends.values():
+                stack.push_async_callback(backend.aclose)
+            registry = SqliteRegistry(home / "registry.db")
+            stack.push_async_callback(registry.aclose)
+            journal = Journal(home / "processes.db")
+            stack.callback(journal.close)
+            station = cls(
+                settings,
+                identity=identity,
+                backends=backends,
+                registry=registry,
+                journal=journal,
+                now=now,
+                clock=clock,
+            )
+            await station._begin(stack)
+            station._owned = stack.pop_all()
+        return station
+
+    async def _begin(self, stack: AsyncExitStack) -> None:
+        for part in (self.boxes, self.processes, self.sandboxes, self.pool, self.runs):
+            stack.push_async_callback(part.aclose)
+        await self._choose_backend()
+        report = await reconcile(await self._registry.list(), self.boxes.backends, self.sandboxes, station=self.id)
+        log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
+        await stack.enter_async_context(running(self._watchdog.run(), name="memory watchdog"))
+
+    async def aclose(self) -> None:
+        """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
+        await self._owned.aclose()
+
+    async def live(self, uid: str) -> LiveBox:
+        """The box of a sandbox in which a command can run; the next one is made where there is none."""
+        self.check_enabled()
+        live = self.boxes.get(uid)
+        if live is None:
+            await self.sandboxes.ready(uid)
+            live = self.boxes.get(uid)
+        if live is None:
+            raise BoxLost("the box of this sandbox ended as soon as it was made", uid=uid)
+        self.sandboxes.touch(uid)
+        return live
+
+    def check_enabled(self) -> None:
+        """Raises Refused where the operator has switched sandboxes off."""
+        if not self.settings.sandbox.enabled:
+            raise Refused("sandboxes are switched off here: sandbox.enabled is false in station.yaml")
+
+    async def records(self) -> tuple[list[SandboxRecord], list[Damaged]]:
+        listing = await self.sandboxes.list()
+        return sorted(listing.records, key=lambda record: record.name), listing.damaged
+
+    async def doctor(self) -> list[Capabilities]:
+        """What each backend can do here, looked at now."""
+        return [await backend.probe() for backend in self.backends.values()]
+
+    async def housekeeping(self) -> None:
+        """To be called now and then: writes what is only in memory, forgets what is old."""
+        await self.sandboxes.flush()
+        try:
+            self.processes.sweep()
+        except StationError as error:
+            log.warning("old commands were not forgotten: %s", error)
+
+    def is_idle(self) -> bool:
+        return self.activity.is_idle(live_boxes=len(self.boxes), minutes=self.settings.idle_minutes)
+
+    async def _choose_backend(self) -> None:
+        """The operator's, else the strongest that works here. Never one without isolation."""
+        self.default_backend = self.settings.sandbox.backend
+        if self.default_backend is not None:
+            self.boxes.backend(self.default_backend)
+            return
+        usable = self.boxes.backends
+        probes = {name: await self.boxes.capabilities(name) for name in usable if name != HOST}
+        self.default_backend = await choose_default(usable, probes)
+
+    def _defaults(self) -> Defaults:
+        return Defaults(self.default_backend or FALLBACK, self.settings.sandbox.limits)
+
+    async def _run_spec(self, request: RunRequest) -> Spec:
+        defaults = self._defaults()
+        spec = run_spec(request, backend=defaults.backend, defaults=defaults.limits)
+        await self.boxes.check(spec)
+        return spec
+
+    async def _box_lost(self, uid: str, generation: int, reason: str) -> None:
+        await self.sandboxes.box_lost(uid, generation, reason)
+
+    def _stuck(self, live: LiveBox, reason: str) -> None:
+        self.boxes.give_up(live, reason)
+
+
+@asynccontextmanager
+async def running(work: Coroutine[object, object, None], *, name: str) -> AsyncIterator[None]:
+    """`work` runs as long as the block does. Its failure is logged, and harms nothing else."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_report)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)

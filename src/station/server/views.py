@@ -1,0 +1,60 @@
+"""What the API says of a sandbox."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from station.core.capabilities import Grade, GuestUid, Isolation
+from station.core.paths import WORKSPACE
+from station.core.records import SandboxRecord
+from station.core.states import public
+from station.core.wire import SandboxView
+from station.store.registry import Damaged
+
+from .station import Station
+
+_UNKNOWN = "unknown"
+
+
+async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool = False) -> SandboxView:
+    isolation = await station.boxes.isolation(record) or _isolation_unknown(record.spec.backend)
+    return SandboxView(
+        id=record.uid,
+        name=record.name,
+        state=cast(Literal["creating", "running", "suspended", "failed"], public(record.state)),
+        generation=record.generation,
+        workdir=WORKSPACE,
+        isolation=isolation,
+        created_at=record.created_at,
+        last_active_at=record.last_active_at,
+        created=created,
+        reason=record.reason,
+        mount=record.spec.mount,
+        processes=len(station.processes.running(record.uid)),
+    )
+
+
+def damaged_view(damaged: Damaged) -> SandboxView:
+    """A quarantined one is shown, so that somebody can do something about it."""
+    return SandboxView(
+        id=damaged.uid,
+        name=damaged.name or "",
+        state="failed",
+        generation=damaged.generation or 0,
+        workdir=WORKSPACE,
+        isolation=_isolation_unknown(_UNKNOWN),
+        created_at=0.0,
+        last_active_at=0.0,
+        reason=f"quarantined: its record is damaged ({damaged.reason})",
+    )
+
+
+def _isolation_unknown(backend: str) -> Isolation:
+    return Isolation(
+        backend=backend,
+        grade=Grade.NONE,
+        network=_UNKNOWN,
+        guest_uid=GuestUid.SHARED,
+        containment=_UNKNOWN,
+        image=_UNKNOWN,
+    )

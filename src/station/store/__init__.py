@@ -1,0 +1,1 @@
+"""Where facts live: one registry port, and its bodies."""

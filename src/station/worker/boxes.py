@@ -1,0 +1,302 @@
+"""The live boxes of kept sandboxes: made, adopted, watched and destroyed here, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
+
+from station.backends.base import Backend, Box, Labels
+from station.core.capabilities import Capabilities, Isolation
+from station.core.errors import BackendUnavailable, BoxLost, InternalError, InvalidInput, Refused, StationError
+from station.core.records import BoxRef, SandboxRecord
+from station.core.spec import Spec
+from station.guest.files import GuestFiles
+from station.guest.session import GuestSession
+
+from .failpoints import failpoint
+from .live import LiveBox, isolation_of
+
+log = logging.getLogger(__name__)
+
+OnLost: TypeAlias = Callable[[str, int, str], Awaitable[None]]
+_REASON_SECONDS = 0.25
+
+
+class ProcessHooks(Protocol):
+    """What boxes need of processes: they begin and end with their box."""
+
+    def wanted(self, uid: str, generation: int) -> Mapping[int, tuple[int, int]]: ...
+
+    async def recover(self, live: LiveBox) -> None: ...
+
+    async def box_lost(self, uid: str, generation: int, reason: str) -> None: ...
+
+    def forget_sandbox(self, uid: str) -> None: ...
+
+
+def box_id_of(uid: str, generation: int) -> str:
+    """Derived, so that a second try finds what the first one made. 26 characters of the uid are 130 bits."""
+    return f"{uid[:26]}-{generation}"
+
+
+def process_start(pid: int | str) -> int | None:
+    """Start time of a process in clock ticks since boot; `None` if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+class LiveBoxes:
+    """Owns the boxes, their sessions and one watcher task each, until `aclose`. Implements control's `Boxes`: whoever
+    calls `create`, `adopt`, `destroy`, `lose` or `remove_files` holds the lock of that sandbox."""
+
+    def __init__(
+        self,
+        backends: Mapping[str, Backend],
+        *,
+        station: str,
+        processes: ProcessHooks,
+        on_lost: OnLost,
+        forbidden: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`on_lost(uid, generation, reason)` is called once for each box that ended by itself, with no lock held.
+        `forbidden` gives, for a backend that is not among `backends`, the sentence why."""
+        self.backends = backends
+        self._forbidden = forbidden
+        self._station = station
+        self._processes = processes
+        self._on_lost = on_lost
+        self._live: dict[str, LiveBox] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._given_up: dict[str, asyncio.Future[str]] = {}
+        self._probes: dict[str, asyncio.Task[Capabilities]] = {}
+
+    def get(self, uid: str) -> LiveBox | None:
+        """The live box of a sandbox, at once."""
+        return self._live.get(uid)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def is_live(self, record: SandboxRecord) -> bool:
+        live = self._live.get(record.uid)
+        return live is not None and live.generation == record.generation
+
+    async def capabilities(self, name: str) -> Capabilities:
+        """What a backend can do here; probed once. Raises InvalidInput for a name that no backend has."""
+        probe = self._probes.get(name)
+        if probe is None:
+            probe = self._probes[name] = asyncio.create_task(self.backend(name).probe())
+        return await asyncio.shield(probe)
+
+    async def isolation(self, record: SandboxRecord) -> Isolation | None:
+        """Where its code runs, or would; `None`: this station has no such backend."""
+        live = self._live.get(record.uid)
+        if live is None and record.spec.backend not in self.backends:
+            return None
+        known = live.capabilities if live else await self.capabilities(record.spec.backend)
+        return isolation_of(known, record.spec)
+
+    def backend(self, name: str) -> Backend:
+        """Raises InvalidInput for a name that no backend of this station has, Refused for one that the operator
+        forbids."""
+        if name in self._forbidden:
+            raise Refused(self._forbidden[name], backend=name)
+        if name not in self.backends:
+            known = ", ".join(sorted(self.backends))
+            raise InvalidInput(f"there is no backend {name!r} here; there are {known}", field="backend")
+        return self.backends[name]
+
+    async def check(self, spec: Spec) -> None:
+        backend = self.backend(spec.backend)
+        found = await self.capabilities(spec.backend)
+        if not found.available:
+            raise BackendUnavailable(
+                f"backend {spec.backend} cannot run here: {found.reason}", remedy=found.remedy, backend=spec.backend
+            )
+        backend.check(spec)
+
+    async def create(self, record: SandboxRecord) -> tuple[BoxRef, str]:
+        if record.uid in self._live:
+            raise InternalError(f"sandbox {record.uid} has a live box already")
+        box = await self.backend(record.spec.backend).create(record.spec, self._labels(record))
+        try:
+            failpoint("create.after_start")
+            live = await self._connect(record, box)
+        except StationError:
+            await box.destroy()
+            raise
+        self._keep(live)
+        return box.ref, live.session.hello.guest_version
+
+    async def adopt(self, record: SandboxRecord) -> tuple[BoxRef, str]:
+        if self.is_live(record):
+            raise InternalError(f"sandbox {record.uid} is live already")
+        backend = self.backend(record.spec.backend)
+        ref = record.box or await self._find(backend, record)
+        if ref is None:
+            raise BoxLost("its box is gone", uid=record.uid)
+        box = await backend.adopt(ref)
+        try:
+            live = await self._connect(record, box)
+        except BoxLost:
+            # It lives and its guest does not answer: nobody could use or end what runs in it.
+            await box.destroy()
+            raise
+        try:
+            await self._processes.recover(live)
+        except StationError:
+            await live.session.aclose()
+            raise
+        self._keep(live)
+        return box.ref, live.session.hello.guest_version
+
+    async def destroy(self, record: SandboxRecord) -> None:
+        live = await self._let_go(record.uid)
+        if live is not None:
+            await live.box.destroy()
+        else:
+            # Nothing is known to live: only the labels tell what an interrupted try left.
+            await self._destroy_labelled(record)
+        await self._processes.box_lost(record.uid, record.generation, "its box was destroyed")
+
+    async def lose(self, record: SandboxRecord, reason: str) -> None:
+        live = await self._let_go(record.uid)
+        await self._processes.box_lost(record.uid, record.generation, reason)
+        if live is not None:
+            await live.box.destroy()
+        elif record.box is not None:
+            await destroy_by_ref(self.backend(record.spec.backend), record.box)
+
+    async def remove_files(self, record: SandboxRecord) -> None:
+        for backend in self._backends_of(record):
+            await backend.remove_files(record.uid)
+        self._processes.forget_sandbox(record.uid)
+
+    async def _destroy_labelled(self, record: SandboxRecord) -> None:
+        """Destroys every box that its labels give to the sandbox."""
+        for backend in self._backends_of(record):
+            found = [ref async for labels, ref in backend.boxes() if labels.uid == record.uid]
+            for ref in found:
+                await destroy_by_ref(backend, ref)
+
+    def _backends_of(self, record: SandboxRecord) -> list[Backend]:
+        """The one that the record names; all, where the record was lost and names none."""
+        if not record.spec.backend:
+            return list(self.backends.values())
+        return [self.backend(record.spec.backend)]
+
+    def give_up(self, live: LiveBox, reason: str) -> None:
+        """The box cannot be used any more: it is destroyed and counts as lost. Returns at once."""
+        given_up = self._given_up.get(live.uid)
+        if self._live.get(live.uid) is live and given_up and not given_up.done():
+            given_up.set_result(reason)
+
+    async def aclose(self) -> None:
+        """Ends the connections; the boxes live on and are adopted by the next station."""
+        for uid in list(self._live):
+            await self._let_go(uid)
+        for probe in self._probes.values():
+            probe.cancel()
+        await asyncio.gather(*self._probes.values(), return_exceptions=True)
+        self._probes.clear()
+
+    async def _connect(self, record: SandboxRecord, box: Box) -> LiveBox:
+        wanted = self._processes.wanted(record.uid, record.generation)
+        session = await GuestSession.connect(box.connect, wanted=wanted)
+        return LiveBox(
+            uid=record.uid,
+            generation=record.generation,
+            spec=record.spec,
+            box=box,
+            session=session,
+            files=GuestFiles(session, box.layout),
+        )
+
+    def _keep(self, live: LiveBox) -> None:
+        self._live[live.uid] = live
+        self._given_up[live.uid] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._watch(live), name=f"watch {live.uid}")
+        self._watchers[live.uid] = task
+        task.add_done_callback(partial(_report, live.uid))
+
+    async def _let_go(self, uid: str) -> LiveBox | None:
+        """Stops to watch and to speak to a box."""
+        live = self._live.pop(uid, None)
+        watcher = self._watchers.pop(uid, None)
+        self._given_up.pop(uid, None)
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])
+        if live is not None:
+            await live.session.aclose()
+        return live
+
+    async def _watch(self, live: LiveBox) -> None:
+        reason = await _end_of(live, self._given_up[live.uid])
+        log.warning("sandbox %s lost its box of generation %d: %s", live.uid, live.generation, reason)
+        # From here on the sandbox has no live box; whoever holds its lock sees that and need not stop this task.
+        del self._live[live.uid], self._watchers[live.uid], self._given_up[live.uid]
+        # Told before the session ends, so that commands end with the reason of the box.
+        await self._processes.box_lost(live.uid, live.generation, reason)
+        await live.session.aclose()
+        # Also a box that ended by itself has left something: its directory, its place in a list.
+        await live.box.destroy()
+        await self._on_lost(live.uid, live.generation, reason)
+
+    def _labels(self, record: SandboxRecord) -> Labels:
+        return Labels(
+            box_id=box_id_of(record.uid, record.generation),
+            uid=record.uid,
+            generation=record.generation,
+            fence=record.fence,
+            station=self._station,
+            owner_pid=os.getpid(),
+            owner_start=process_start("self") or 0,
+        )
+
+    async def _find(self, backend: Backend, record: SandboxRecord) -> BoxRef | None:
+        """A box of which no record got to know: the station died between the box and the record."""
+        wanted = box_id_of(record.uid, record.generation)
+        return next(iter([ref async for labels, ref in backend.boxes() if labels.box_id == wanted]), None)
+
+
+async def destroy_by_ref(backend: Backend, ref: BoxRef) -> None:
+    """Destroys a box of which only the label is known. One that is gone by now is destroyed."""
+    try:
+        box = await backend.adopt(ref)
+    except BoxLost:
+        return
+    await box.destroy()
+
+
+async def _end_of(live: LiveBox, given_up: asyncio.Future[str]) -> str:
+    """Waits until the box ended, its guest cannot be reached any more or it was given up, and says which."""
+    ended = asyncio.create_task(live.box.ended())
+    closed = asyncio.create_task(live.session.wait_closed())
+    try:
+        await asyncio.wait((ended, closed, given_up), return_when=asyncio.FIRST_COMPLETED)
+        if given_up.done():
+            return given_up.result()
+        if not ended.done():
+            # A box that dies breaks its stream first; its own reason is the better one.
+            await asyncio.wait([ended], timeout=_REASON_SECONDS)
+        return ended.result() if ended.done() else f"its guest does not answer: {closed.result()}"
+    finally:
+        for task in (ended, closed):
+            task.cancel()
+        await asyncio.gather(ended, closed, return_exceptions=True)
+
+
+def _report(uid: str, task: asyncio.Task[None]) -> None:
+    """A watcher that failed leaves a record that says running; the next use finds the box gone and repairs it."""
+    if not task.cancelled() and (error := task.exception()):
+        log.error("the loss of the box of sandbox %s could not be recorded: %s", uid, error)

@@ -1,0 +1,48 @@
+"""A live box as the rest of the worker sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from station.core.capabilities import Capabilities, Isolation
+from station.core.spec import Spec
+
+if TYPE_CHECKING:
+    from station.backends.base import Box, Layout
+    from station.guest.files import GuestFiles
+    from station.guest.session import GuestSession
+
+
+@dataclass(frozen=True)
+class LiveBox:
+    """A box whose guest answers. Made and ended by its owner (`LiveBoxes` or the pool); everybody else only uses it."""
+
+    uid: str
+    """The sandbox's wire uid; of a pool box, its box id."""
+    generation: int
+    spec: Spec
+    box: Box
+    session: GuestSession
+    files: GuestFiles
+
+    @property
+    def layout(self) -> Layout:
+        return self.box.layout
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.box.capabilities
+
+
+def isolation_of(capabilities: Capabilities, spec: Spec) -> Isolation:
+    """What an answer says about where code of `spec` runs."""
+    return Isolation(
+        backend=capabilities.backend,
+        grade=capabilities.grade,
+        network=capabilities.network,
+        guest_uid=capabilities.guest_uid,
+        containment=capabilities.containment,
+        image=spec.image or ("default" if capabilities.images else "host:/usr"),
+        limits=dict(capabilities.limits),
+    )

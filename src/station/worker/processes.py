@@ -1,0 +1,277 @@
+"""Commands of live boxes: started once, followed by many, ended in a typed way, and found again after a restart.
+
+The steps of `exec` (hardening 5): record `accepted` -> START -> `running` -> output to the spool, acknowledged -> the
+tree is empty -> record `ended` -> FORGET. Every arrow may be the last thing that a station does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNotFound, StationError
+from station.core.ids import new_id
+from station.core.records import ProcessRecord, ProcessState
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, OutputEvent, ProcessView, SignalRequest
+
+from . import recovery
+from .commands import GRACE_SECONDS, check_id, command_of, signal_number, start_record
+from .failpoints import failpoint
+from .follow import follow, stored
+from .journal import Journal
+from .running import Running
+from .spool import ProcessSpool
+from .supervise import GUARD_SECONDS, SIGKILL, Stuck, Supervisor
+from .views import process_view
+
+if TYPE_CHECKING:
+    from .live import LiveBox
+
+MAX_RUNNING = 16
+KEEPALIVE_SECONDS = 10.0
+
+
+class Processes:
+    """All commands of this worker. For one event loop; close it before the sessions of the boxes."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        spool_dir: Path,
+        *,
+        now: Callable[[], float] = time.time,
+        max_running: int = MAX_RUNNING,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        guard_seconds: float = GUARD_SECONDS,
+        stuck: Stuck | None = None,
+    ) -> None:
+        self._journal = journal
+        self._now = now
+        self._max_running = max_running
+        self._keepalive_seconds = keepalive_seconds
+        self._supervisor = Supervisor(journal, spool_dir, now=now, guard_seconds=guard_seconds, stuck=stuck)
+
+    async def aclose(self) -> None:
+        """Stops looking; the commands go on, and `recover` of the next station finds them. Repeating is no error."""
+        await self._supervisor.aclose()
+
+    # ── start and wait ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(
+        self, live: LiveBox, request: ExecRequest, *, default_timeout: float | None = None
+    ) -> ProcessRecord:
+        """The record of a command that has begun. With an id seen before: of that one, whatever became of it.
+
+        Cancelled, it leaves the command running. Raises InvalidInput for what cannot be started (a missing working
+        directory is named), LimitReached beyond the bound at once, Conflict for an id that belongs to another command
+        or is used up, StorageFull, BoxLost. A program that is not there is no error: the record ends `exited(127)`.
+        """
+        return (await self._begin(live, request, default_timeout)).record
+
+    async def exec(self, live: LiveBox, request: ExecRequest) -> ProcessView:
+        """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on."""
+        running = await self._begin(live, request, DEFAULT_TIMEOUT_SECONDS)
+        await running.finished()
+        return process_view(running.record, running.spool)
+
+    async def _begin(self, live: LiveBox, request: ExecRequest, default_timeout: float | None) -> Running:
+        await self._supervisor.prepare(live)
+        process_id = check_id(request.id) if request.id else new_id("prc", self._now())
+        running = self._supervisor.running[live.uid].get(process_id) or self._launch(
+            live, request, process_id, request.timeout_seconds or default_timeout
+        )
+        if (running.record.command, running.record.cwd) != (command_of(request), request.cwd):
+            raise Conflict(f"{process_id} is the id of another command; choose a new one", field="id")
+        await running.started()
+        return running
+
+    def _launch(self, live: LiveBox, request: ExecRequest, process_id: str, timeout: float | None) -> Running:
+        """Accepts and starts it without a step aside in between; or the one that the journal has under that id."""
+        given = request.stdin.to_bytes() if request.stdin is not None else None
+        start = start_record(
+            live.layout, request, timeout_seconds=timeout, with_stdin=given is not None or request.stdin_open
+        )
+        if len(self._supervisor.running[live.uid]) >= self._max_running:
+            if self._journal.get(live.uid, process_id) is not None:
+                return self._known(live, process_id)
+            raise LimitReached(
+                f"{self._max_running} commands run in this sandbox, which is the bound; wait for one or end one",
+                limit=self._max_running,
+            )
+        record = ProcessRecord(
+            process_id,
+            live.uid,
+            live.generation,
+            guest_id=live.session.next_id(),
+            command=command_of(request),
+            shell=request.argv is None,
+            cwd=request.cwd,
+            state=ProcessState.ACCEPTED,
+            started_at=self._now(),
+        )
+        if not self._journal.accept(record):
+            return self._known(live, process_id)
+        running = Running(live, record, self._spool(record, loaded=False), stdin_open=request.stdin_open)
+        running.timeout_seconds = timeout
+        try:
+            failpoint("exec.after_accept")
+            if given is not None:
+                running.spool.keep_stdin(given)
+            if request.stdin_open:
+                running.spool.mark_open()
+            running.process = live.session.start(start, guest_id=record.guest_id, sink=running)
+        except (StationError, OSError):
+            self._supervisor.drop(record, running.spool)
+            raise
+        self._supervisor.watch(running)
+        if given is not None:
+            self._supervisor.tasks.start(running.feed(given), name=f"stdin of {process_id}")
+        return running
+
+    def _known(self, live: LiveBox, process_id: str) -> Running:
+        """A finished one, readable like a running one."""
+        record = self._supervisor.unsaved.get((live.uid, process_id)) or self._journal.get(live.uid, process_id)
+        if record is None:
+            raise Conflict(f"{process_id} ran before, and its result is no longer kept; choose a new id", field="id")
+        if record.state is not ProcessState.ENDED:  # its box went, or recovery is still to come
+            raise Conflict(f"what became of {process_id} is not known yet; ask again", retryable=True)
+        return Running(live, record, self._spool(record), stdin_open=False)
+
+    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def wait(self, uid: str, process_id: str, timeout: float | None = None) -> ProcessRecord:
+        """The record at its end, or as it is after `timeout` seconds. Raises ProcessNotFound."""
+        running = self._supervisor.running[uid].get(process_id)
+        if running is None:
+            return self._record(uid, process_id)
+        try:
+            async with asyncio.timeout(timeout):
+                await running.finished()
+        except TimeoutError:
+            pass
+        return running.record
+
+    async def get(self, uid: str, process_id: str, *, wait_seconds: float = 0.0, output: bool = False) -> ProcessView:
+        """The process, after its end or `wait_seconds`, with its output so far if asked for. Raises ProcessNotFound."""
+        running = self._supervisor.running[uid].get(process_id)
+        if running is not None and wait_seconds > 0:
+            await self.wait(uid, process_id, wait_seconds)
+        record = running.record if running is not None else self._record(uid, process_id)
+        if not output:
+            return process_view(record)
+        return process_view(record, running.spool if running is not None else self._spool(record))
+
+    def list(self, uid: str) -> Sequence[ProcessView]:
+        """Running ones and the finished ones that are kept, oldest first, without output."""
+        records = {record.id: record for record in self._journal.list(uid, self._now())}
+        records |= {key[1]: record for key, record in self._supervisor.unsaved.items() if key[0] == uid}
+        records |= {each.record.id: each.record for each in self.running(uid)}
+        ordered = sorted(records.values(), key=lambda each: (each.started_at, each.id))
+        return [process_view(record) for record in ordered]
+
+    def running(self, uid: str | None = None) -> Sequence[Running]:
+        """What runs now: in one sandbox, or (`None`) in all."""
+        if uid is None:
+            return self._supervisor.all()
+        return list(self._supervisor.running[uid].values()) if uid in self._supervisor.running else []
+
+    async def output(
+        self, uid: str, process_id: str, *, after_stdout: int = 0, after_stderr: int = 0, follow_on: bool = True
+    ) -> AsyncIterator[OutputEvent]:
+        """Output from the offsets on; with `follow_on` until its end. The last event of an ended process is `end`.
+
+        Any number of readers, each at its own pace. Raises ProcessNotFound, InvalidInput.
+        """
+        after = (after_stdout, after_stderr)
+        if min(after) < 0:
+            raise InvalidInput("an offset must not be below zero", field="after_stdout")
+        running = self._supervisor.running[uid].get(process_id)
+        if running is not None and follow_on:
+            async for event in follow(running, after, keepalive_seconds=self._keepalive_seconds):
+                yield event
+            return
+        record = running.record if running is not None else self._record(uid, process_id)
+        for event in stored(running.spool if running is not None else self._spool(record), after):
+            yield event
+        if record.state is ProcessState.ENDED:
+            yield OutputEvent("end", process=process_view(record))
+
+    # ── feed and signal ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def write_stdin(self, uid: str, process_id: str, source: AsyncIterable[bytes], *, eof: bool = False) -> int:
+        """Feeds an open stdin as fast as it is read; the bytes that were sent. Raises ProcessNotFound, BoxLost, and
+        Conflict where stdin is not open or nobody reads it any more (`broken_pipe` and `taken` in its detail)."""
+        running = self._need(uid, process_id)
+        if not running.stdin_open or running.process is None:
+            raise Conflict(f"stdin of {process_id} is not open; start it with stdin_open")
+        taken = 0
+        try:
+            async for chunk in source:
+                await running.process.write(chunk)
+                taken += len(chunk)
+            if eof:
+                await running.process.close_stdin()
+            await running.live.session.ping()  # all of it is in the box now, whatever happens to this station
+        except BrokenPipeError as error:
+            sentence = f"{process_id} no longer reads its stdin; at most {taken} bytes reached it"
+            raise Conflict(sentence, broken_pipe=True, taken=taken) from error
+        return taken
+
+    async def signal(self, uid: str, process_id: str, request: SignalRequest) -> None:
+        """To its whole tree. To cancel what has ended is no error. Raises ProcessNotFound, Conflict, InvalidInput."""
+        number = signal_number(request.signal)
+        if request.cancel and process_id not in self._supervisor.running[uid]:
+            self._record(uid, process_id)
+            return
+        running = self._need(uid, process_id)
+        assert running.process is not None
+        if request.cancel:
+            running.process.cancel(GRACE_SECONDS)
+            return
+        running.killed = running.killed or number == SIGKILL
+        running.process.signal(number)
+
+    # ── boxes come and go ───────────────────────────────────────────────────────────────────────────────────────
+
+    def wanted(self, uid: str, generation: int) -> Mapping[int, tuple[int, int]]:
+        """For `GuestSession.connect` of an adopted box: by guest id, the offsets from which output is still needed."""
+        return recovery.wanted(self._supervisor, uid, generation)
+
+    async def recover(self, live: LiveBox) -> None:
+        """After adoption, before anything is started there: what lives is joined, what never started is dropped (a
+        retry runs it), all else unfinished ends `lost`; what nobody knows in the box is ended."""
+        await self._supervisor.prepare(live)
+        recovery.recover(self._supervisor, live)
+
+    async def box_lost(self, uid: str, generation: int, reason: str) -> None:
+        """Everything unfinished of that box ends `lost(reason)`. Repeating is no error."""
+        recovery.box_lost(self._supervisor, uid, generation, reason)
+
+    def forget_sandbox(self, uid: str) -> None:
+        """At its deletion: records, ids and output go. Repeating is no error."""
+        recovery.forget_sandbox(self._supervisor, uid)
+
+    def sweep(self) -> None:
+        """Forgets finished commands that are beyond the history bound; call it at the start and now and then."""
+        self._supervisor.remove_leftovers()
+        for uid in self._journal.sandboxes():
+            self._supervisor.prune(uid)
+
+    def _need(self, uid: str, process_id: str) -> Running:
+        running = self._supervisor.running[uid].get(process_id)
+        if running is None:
+            self._record(uid, process_id)
+            raise Conflict(f"{process_id} has ended")
+        return running
+
+    def _record(self, uid: str, process_id: str) -> ProcessRecord:
+        record = self._supervisor.unsaved.get((uid, process_id)) or self._journal.get(uid, process_id)
+        if record is None:
+            raise ProcessNotFound(f"no process {process_id} in this sandbox, or it was forgotten", id=process_id)
+        return record
+
+    def _spool(self, record: ProcessRecord, *, loaded: bool = True) -> ProcessSpool:
+        return self._supervisor.spool(record.sandbox_uid, record.id, loaded=loaded)

@@ -1,0 +1,306 @@
+"""Compute mode: code in a fresh box, which is destroyed after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from station.core.endings import Ending, EndingKind
+from station.core.errors import BoxLost, Conflict, InvalidInput, StationError, TooLarge
+from station.core.paths import TMP, WORKSPACE, SandboxPath, decode_name, resolve
+from station.core.wire import Artifact, RunRequest, RunResult
+from station.guest.endings import ExitKind, GuestExit, Reason
+from station.guest.frames import StartRecord
+from station.guest.packs import END, Entry
+
+from .artifacts import collect
+from .commands import GRACE_SECONDS, check_id
+from .headtail import MemoryOutput
+from .live import isolation_of
+from .pool import Claim, Pool
+from .supervise import GUARD_SECONDS, SIGKILL, oom_kills
+from .tasks import Tasks
+
+if TYPE_CHECKING:
+    from station.core.spec import Spec
+    from station.guest.process import GuestProcess
+
+    from .live import LiveBox
+
+KEPT_SECONDS = 300.0
+KEPT_RESULTS = 64
+MAX_FILES = 1000
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    program: str
+    main: str
+    """The file that the code goes to."""
+    package: str
+    """Of Debian, to name where it is missing."""
+
+
+INTERPRETERS = {
+    "python": Interpreter("python3", "main.py", "python3"),
+    "node": Interpreter("node", "main.js", "nodejs"),
+    "bash": Interpreter("bash", "main.sh", "bash"),
+}
+
+
+class Running:
+    """The program of a run, while it runs: what the memory watchdog sees."""
+
+    def __init__(self, live: LiveBox, started_at: float, run_id: str | None = None) -> None:
+        self.live = live
+        self.run_id = run_id
+        self.started_at = started_at
+        self.output = MemoryOutput()
+        self.process: GuestProcess | None = None
+        self.pid: int | None = None
+        self.over_memory = False
+
+    def kill_over_memory(self) -> None:
+        self.over_memory = True
+        if self.process is not None:
+            self.process.signal(SIGKILL)
+
+
+@dataclass
+class _Run:
+    request: RunRequest
+    result: asyncio.Future[RunResult]
+    abandon: Callable[[], object] = lambda: None
+    """Ends it where its program has not begun."""
+    ended_at: float | None = None
+
+
+class Runs:
+    """All runs of this worker. For one event loop; close it before the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        spec_of: Callable[[RunRequest], Awaitable[Spec]],
+        *,
+        now: Callable[[], float] = time.time,
+        max_running: int | None = None,
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:
+        """`spec_of`: the spec of a request, checked by its backend; raises what is to be refused. `max_running`: how
+        many run at once (`None`: 4 for each core), the rest waits in order."""
+        self._pool = pool
+        self._spec_of = spec_of
+        self._now = now
+        self._room = asyncio.Semaphore(max_running or 4 * (os.cpu_count() or 1))
+        self._kept_seconds = kept_seconds
+        self._tasks = Tasks()
+        self._by_id: dict[str, _Run] = {}
+        self._running: set[Running] = set()
+
+    async def aclose(self) -> None:
+        """Ends every run; their boxes are the pool's to destroy."""
+        await self._tasks.aclose()
+
+    def running(self) -> list[Running]:
+        return list(self._running)
+
+    async def run(self, request: RunRequest) -> RunResult:
+        """The result, whatever the ending. With an id seen in the last minutes: of that run; nothing runs twice.
+
+        Cancelled, a run with an id goes on to be joined by a retry, one without is ended. Raises InvalidInput (a
+        missing interpreter is named with its package), TooLarge, Conflict for an id of another run, and what making a
+        box raises.
+        """
+        self._forget_old()
+        known = self._by_id.get(check_id(request.id)) if request.id else None
+        if known is not None:
+            if known.request != request:
+                raise Conflict(f"{request.id} is the id of another run; choose a new one", field="id")
+            return await asyncio.shield(known.result)
+        if self._tasks.closed:
+            raise BoxLost("the station is stopping")
+        run = _Run(request, asyncio.get_running_loop().create_future())
+        if request.id is None:
+            return await self._execute(request)
+        self._by_id[request.id] = run
+        run.abandon = self._tasks.start(self._keep(request.id, run), name=f"run {request.id}")
+        return await asyncio.shield(run.result)
+
+    def cancel(self, run_id: str) -> None:
+        """Ends a run by its id: its program by TERM, then KILL (who waits gets `cancelled` and the output so far), and
+        one that still waits for a box at once. An id that is unknown or ended is no error."""
+        run = self._by_id.get(run_id)
+        if run is None or run.result.done():
+            return
+        process = next((one.process for one in self._running if one.run_id == run_id), None)
+        if process is not None:
+            process.cancel(GRACE_SECONDS)
+        else:
+            run.abandon()
+
+    async def _keep(self, run_id: str, run: _Run) -> None:
+        try:
+            run.result.set_result(await self._execute(run.request))
+            run.ended_at = self._now()
+        except StationError as error:
+            del self._by_id[run_id]  # nothing to join: a retry tries again
+            run.result.set_exception(error)
+            run.result.exception()  # whoever waited may have gone
+        finally:
+            if not run.result.done():
+                self._by_id.pop(run_id, None)
+                run.result.set_exception(BoxLost("the run was given up before its program began or ended"))
+                run.result.exception()
+
+    def _forget_old(self) -> None:
+        ended = [(run.ended_at, key) for key, run in self._by_id.items() if run.ended_at is not None]
+        deadline = self._now() - self._kept_seconds
+        for at, key in sorted(ended)[: max(len(ended) - KEPT_RESULTS, 0)] + [e for e in ended if e[0] < deadline]:
+            del at
+            self._by_id.pop(key, None)
+
+    async def _execute(self, request: RunRequest) -> RunResult:
+        files = packs_of(request)
+        spec = await self._spec_of(request)
+        async with self._room:
+            claim = await self._pool.claim(spec)
+            try:
+                return await self._in_box(claim, request, files)
+            finally:
+                self._pool.release(claim.live)
+
+    async def _in_box(self, claim: Claim, request: RunRequest, files: Mapping[str, bytes]) -> RunResult:
+        live = claim.live
+        for root, pack in files.items():
+            await live.files.unpack(SandboxPath(root, "."), pack)
+        running = Running(live, self._now(), request.id)
+        self._running.add(running)
+        try:
+            ended = await self._program(running, request)
+            ending = await self._ending(running, request, ended)
+        except BoxLost as error:
+            ended, ending = None, Ending.lost(error.message)
+        finally:
+            self._running.discard(running)
+        artifacts: list[Artifact] = []
+        missing = list(request.artifacts)
+        if request.artifacts and ending.kind is not EndingKind.LOST:
+            artifacts, missing = await collect(live, request.artifacts, leave_out=frozenset({_main(request).relative}))
+        usage = ended.usage() if ended else None
+        return RunResult(
+            ok=ending.ok,
+            runtime=request.runtime,
+            ending=ending,
+            exit_code=ending.exit_code,
+            timed_out=ending.kind is EndingKind.TIMED_OUT,
+            stdout=running.output.streams[1].view(),
+            stderr=running.output.streams[2].view(),
+            duration_ms=round(usage.wall_seconds * 1000, 3) if usage else 0.0,
+            isolation=isolation_of(live.capabilities, live.spec),
+            warm=claim.warm,
+            artifacts=artifacts,
+            artifacts_missing=missing,
+            ended_children=ended.ended_children if ended else 0,
+            usage=usage,
+            id=request.id,
+        )
+
+    async def _program(self, running: Running, request: RunRequest) -> GuestExit:
+        live = running.live
+        given = request.stdin.to_bytes() if request.stdin is not None else None
+        process = running.process = live.session.start(
+            _start(live, request, with_stdin=given is not None), guest_id=live.session.next_id(), sink=running.output
+        )
+        if given is not None:
+            self._tasks.start(_feed(process, given), name="stdin of a run")  # ends with the process
+        running.pid = await process.pid()
+        try:
+            async with asyncio.timeout(request.timeout_seconds + GRACE_SECONDS + GUARD_SECONDS):
+                return await process.exit()
+        except TimeoutError:
+            raise BoxLost("the guest did not end it at its time-out; its box was given up") from None
+
+    async def _ending(self, running: Running, request: RunRequest, ended: GuestExit) -> Ending:
+        interpreter = INTERPRETERS[request.runtime]
+        if ended.kind is ExitKind.NO_PROGRAM:
+            raise InvalidInput(
+                f"there is no {interpreter.program} in this sandbox, so {request.runtime} code cannot run; "
+                f"install the package {interpreter.package} on this machine",
+                field="runtime",
+                package=interpreter.package,
+            )
+        oom = running.over_memory
+        if not oom and ended.reason is Reason.NONE and (ended.kind, ended.value) in _KILLED:
+            oom = bool(await oom_kills(running.live))
+        return ended.to_ending(program=interpreter.program, cwd=WORKSPACE, oom=oom)
+
+
+_KILLED = {(ExitKind.SIGNALLED, SIGKILL), (ExitKind.EXITED, 128 + SIGKILL), (ExitKind.LOST, 0)}
+
+
+async def _feed(process: GuestProcess, data: bytes) -> None:
+    try:
+        await process.write(data)
+        await process.close_stdin()
+    except (BrokenPipeError, BoxLost):
+        return  # it did not read all, or `exit` tells
+
+
+def _start(live: LiveBox, request: RunRequest, *, with_stdin: bool) -> StartRecord:
+    layout = live.layout
+    main = _main(request)
+    name = main.relative if main.root == WORKSPACE else f"{layout.tmp}/{main.relative}"
+    return StartRecord(
+        argv=(INTERPRETERS[request.runtime].program, name, *request.args),
+        cwd=layout.workspace,
+        env=dict(layout.env) | request.env,
+        stdin=with_stdin,
+        timeout_seconds=request.timeout_seconds,
+        grace_seconds=GRACE_SECONDS,
+        output_limit=request.output_limit_bytes or 0,
+    )
+
+
+def _main(request: RunRequest) -> SandboxPath:
+    """Where the code goes: not into a folder of the user's."""
+    return SandboxPath(WORKSPACE if request.mount is None else TMP, INTERPRETERS[request.runtime].main)
+
+
+def packs_of(request: RunRequest) -> dict[str, bytes]:
+    """By root, what is put into the box before the program starts. Raises InvalidInput, TooLarge, PathRefused."""
+    if len(request.files) > MAX_FILES:
+        raise TooLarge(f"a run has at most {MAX_FILES} files; give an archive to an opened sandbox", field="files")
+    main = _main(request)
+    try:
+        contents = {main: request.code.encode()}
+    except UnicodeEncodeError as error:
+        raise InvalidInput("code must be text", field="code") from error
+    for name, content in request.files.items():
+        place = resolve(decode_name(name))
+        if place.is_root or place in contents:
+            sentence = f"files: {name!r} is the workspace itself, given twice, or the code's own file"
+            raise InvalidInput(sentence, field="files")
+        contents[place] = content.to_bytes()
+    packs: dict[str, bytearray] = {}
+    made: set[tuple[str, str]] = set()
+    for place, data in contents.items():
+        pack = packs.setdefault(place.root, bytearray())
+        for parent in _parents(place.relative):
+            if (place.root, parent) not in made:
+                made.add((place.root, parent))
+                pack += Entry("d", 0o755, 0, 0, 1, parent).encode()
+        pack += Entry("f", 0o644, len(data), 0, 1, place.relative).encode() + data
+    return {root: bytes(pack) + END for root, pack in packs.items()}
+
+
+def _parents(path: str) -> list[str]:
+    parents: list[str] = []
+    while path := posixpath.dirname(path):
+        parents.insert(0, path)
+    return parents

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from station.backends.fake import FakeBackend, FakeStore, Faults
+from station.server.app import build_app
+from station.server.settings import SandboxSettings, Settings
+from station.server.station import Station
+
+
+async def until(fits: Callable[[], Awaitable[bool]]) -> None:
+    """Returns when it fits; looks again whenever the loop comes round, for at most 5 seconds."""
+    async with asyncio.timeout(5):
+        while not await fits():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+class Machine:
+    """What outlives a station: a state directory and the boxes of a fake backend."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = FakeStore()
+        self.faults = Faults()
+        self.settings = Settings(home=home, sandbox=SandboxSettings(backend="fake", pool_size=0))
+
+    def backend(self, home: Path, identity: str, _settings: Settings) -> dict[str, Any]:
+        return {"fake": FakeBackend(home, station_id=identity, store=self.store, faults=self.faults)}
+
+    @asynccontextmanager
+    async def station(self) -> AsyncIterator[Station]:
+        station = await Station.start(self.settings, make_backends=self.backend)
+        try:
+            yield station
+        finally:
+            await station.aclose()
+
+    @asynccontextmanager
+    async def api(self) -> AsyncIterator[Api]:
+        async with self.station() as station:
+            transport = httpx2.ASGITransport(app=build_app(station), raise_app_exceptions=False)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://station") as client:
+                yield Api(station, client)
+
+
+class Api:
+    def __init__(self, station: Station, client: httpx2.AsyncClient) -> None:
+        self.station = station
+        self.client = client
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> httpx2.Response:
+        if body is not None:
+            more["json"] = body
+        return await self.client.request(method, "/api/v1" + path, **more)
+
+    async def state(self, uid: str) -> str:
+        return str((await self.call("GET", f"/sandboxes/{uid}")).json()["state"])
+
+    async def open(self, name: str = "a", **fields: Any) -> str:
+        answer = await self.call("POST", "/sandboxes", {"name": name, **fields})
+        assert answer.is_success, answer.text
+        return str(answer.json()["id"])
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    await made.store.aclose()
+
+
+@pytest.fixture
+async def api(machine: Machine) -> AsyncIterator[Api]:
+    async with machine.api() as made:
+        yield made

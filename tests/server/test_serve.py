@@ -1,0 +1,247 @@
+"""Whole station processes on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from station.core.errors import Busy, Refused
+from station.server.home import Lock, bind, prepare
+from station.server.logs import escape, set_up
+
+from .conftest import until
+
+SERVE = """
+import sys
+from pathlib import Path
+from station.backends.fake import FakeBackend
+from station.server.serve import run
+from station.server import serve
+if "often" in sys.argv:
+    serve.HOUSEKEEPING_SECONDS = 0.02
+fd = int(sys.argv[2])
+sys.exit(run(
+    Path(sys.argv[1]), background="background" in sys.argv, ready_fd=fd if fd > 0 else None,
+    make_backends=lambda home, identity, settings: {"fake": FakeBackend(home, station_id=identity)},
+))
+"""
+ENV = {**os.environ, "STN_SANDBOX_BACKEND": "fake", "STN_SANDBOX_POOL_SIZE": "1"}
+
+
+class Served:
+    def __init__(self, home: Path, *words: str, **env: str) -> None:
+        self.home = home
+        reader, writer = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(home), str(writer), *words],
+            pass_fds=[writer],
+            env={**ENV, **env},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(writer)
+        self.ready = os.read(reader, 1) == b"\n"
+        os.close(reader)
+
+    def client(self) -> httpx2.AsyncClient:
+        transport = httpx2.AsyncHTTPTransport(uds=str(self.home / "station.sock"))
+        return httpx2.AsyncClient(transport=transport, base_url="http://station", timeout=10)
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        _, words = self.process.communicate(timeout=20)
+        return self.process.returncode, words
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def start(*words: str, home: Path | None = None, **env: str) -> Served:
+        started.append(Served(home or tmp_path / "home", *words, **env))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.communicate()
+
+
+def test_a_station_serves_a_private_socket_and_ends_cleanly(serve: Callable[..., Served]) -> None:
+    served = serve()
+    assert served.ready
+    assert stat.S_IMODE((served.home / "station.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE(served.home.stat().st_mode) == 0o700
+    assert (served.home / "station.lock").read_text().strip() == str(served.process.pid)
+    code, words = served.end()
+    assert code == 0, words
+    assert "reconciled" in words
+    assert not (served.home / "station.sock").exists()
+
+
+def test_a_second_serve_ends_within_a_second_and_names_the_first(serve: Callable[..., Served]) -> None:
+    first = serve()
+    begun = time.monotonic()
+    second = serve()
+    code, words = second.wait()
+    assert not second.ready
+    assert code != 0
+    assert str(first.process.pid) in words
+    assert time.monotonic() - begun < 5, "most of it is Python's own start on a busy machine"
+    begun = time.monotonic()
+    with pytest.raises(Busy, match=str(first.process.pid)):
+        Lock(first.home)
+    assert time.monotonic() - begun < 1
+    assert first.process.poll() is None
+
+
+def test_after_kill_9_the_next_station_starts_at_once(serve: Callable[..., Served]) -> None:
+    first = serve()
+    first.end(signal.SIGKILL)
+    assert (first.home / "station.sock").exists()
+    assert serve().ready
+
+
+async def test_a_stop_is_answered_and_then_happens(serve: Callable[..., Served]) -> None:
+    served = serve()
+    async with served.client() as client:
+        assert (await client.post("/api/v1/station/stop")).status_code == 202
+    assert served.wait()[0] == 0
+
+
+async def test_a_client_that_hangs_up_frees_its_handler_and_ends_no_command(serve: Callable[..., Served]) -> None:
+    served = serve()
+    async with served.client() as client:
+        uid = (await client.post("/api/v1/sandboxes", json={"name": "a"})).json()["id"]
+        path = f"/api/v1/sandboxes/{uid}"
+        waiting = asyncio.create_task(client.post(f"{path}/exec", json={"argv": ["sleep", "1000"]}))
+
+        async def runs() -> bool:
+            return bool((await client.get(path)).json()["processes"] == 1)
+
+        await until(runs)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        view = (await client.get(path)).json()
+        assert view["processes"] == 1
+        one = (await client.get(f"{path}/processes")).json()["processes"][0]
+        assert one["state"] == "running"
+        # A handler that waits for an end that never comes would hold up this stop.
+        begun = time.monotonic()
+        assert (await client.post("/api/v1/station/stop")).status_code == 202
+    assert served.wait()[0] == 0
+    assert time.monotonic() - begun < 5
+
+
+async def test_an_upload_that_breaks_off_changes_nothing(serve: Callable[..., Served]) -> None:
+    served = serve()
+    async with served.client() as client:
+        uid = (await client.post("/api/v1/sandboxes", json={"name": "a"})).json()["id"]
+        files = f"/api/v1/sandboxes/{uid}/files"
+        await client.put(f"{files}?path=x", content=b"old")
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(str(served.home / "station.sock"))
+            raw.sendall(f"PUT {files}?path=x HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nnew".encode())
+        assert (await client.get(f"{files}?path=x")).content == b"old"
+    assert served.end()[0] == 0
+
+
+def test_a_bad_setting_is_told_and_nothing_starts(serve: Callable[..., Served]) -> None:
+    served = serve(STN_SANDBOX_BACKEN="x")
+    code, words = served.wait()
+    assert (served.ready, code) == (False, 125)
+    assert "did you mean 'STN_SANDBOX_BACKEND'" in words
+
+
+def test_in_the_background_the_log_is_a_file(serve: Callable[..., Served]) -> None:
+    served = serve("background")
+    assert served.end() == (0, "")
+    assert "reconciled" in (served.home / "station.log").read_text()
+
+
+def test_a_background_station_that_nobody_needs_ends_by_itself(serve: Callable[..., Served]) -> None:
+    served = serve("background", "often", STN_IDLE_MINUTES="0.0001")
+    assert served.wait() == (0, "")
+    assert "nobody needs this station" in (served.home / "station.log").read_text()
+
+
+async def test_a_live_box_keeps_a_background_station(serve: Callable[..., Served]) -> None:
+    served = serve("background", "often", STN_IDLE_MINUTES="0.005")
+    async with served.client() as client:
+        uid = (await client.post("/api/v1/sandboxes", json={"name": "a"})).json()["id"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        served.process.wait(1)
+    async with served.client() as client:
+        assert (await client.delete(f"/api/v1/sandboxes/{uid}")).status_code == 204
+    assert served.wait()[0] == 0
+
+
+def test_a_home_with_a_long_path_serves(serve: Callable[..., Served], tmp_path: Path) -> None:
+    home = tmp_path / ("h" * 120)
+    assert serve(home=home).ready
+    assert (home / "station.sock").is_socket()
+
+
+def test_an_open_home_is_made_private(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    prepare(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+@pytest.mark.root
+def test_another_users_home_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(Refused, match="12345"):
+        prepare(tmp_path)
+
+
+def test_the_lock_is_inherited_by_no_child(tmp_path: Path) -> None:
+    lock = Lock(tmp_path)
+    child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        lock.release()
+        Lock(tmp_path).release()
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    bind(tmp_path).close()
+    sock = bind(tmp_path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "station.sock"))
+    sock.close()
+
+
+def test_a_log_line_cannot_be_forged_and_the_file_is_bounded(tmp_path: Path) -> None:
+    import logging
+
+    handler = set_up(tmp_path, background=True, megabytes=1)
+    try:
+        logger = logging.getLogger("test.forged")
+        logger.warning("a\n2026-01-01 error: \x1b[2Jforged")
+        for _ in range(5000):
+            logger.warning("x" * 1000)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    logs = sorted(tmp_path.glob("station.log*"))
+    assert len(logs) == 3
+    assert all(log.stat().st_size <= 1 << 20 for log in logs)
+    assert escape("a\n\x1b\x85") == "a\\n\\x1b\\x85"
