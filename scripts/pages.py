@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Writes docs/cli.md from the commands themselves. With --check: fails where they differ."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from station.cli.app import app
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+HEAD = """\
+# The command line
+
+<!-- Written by scripts/pages.py from `stn --help` and its like: change those. -->
+
+Exit codes of `run` and `exec`: the program's own; 124 it timed out, 125 Station itself failed, 126 it cannot be run,
+127 it was not found, 128+n it was ended by signal n, 130 it was cancelled (Ctrl-C). A failure of Station is one
+sentence on standard error and 125; a wrong option of another command is 2.
+
+`--json` prints one JSON value on standard output, an error too: `{error, code, message, retryable, detail}`. That tells
+a failure of Station from a program that ends with 125 itself.
+On a terminal, control sequences in output and names are shown instead of obeyed, colours excepted (`--raw` passes
+them); into a file or pipe every byte goes as it is.
+"""
+
+
+def page() -> str:
+    command = typer.main.get_command(app)
+    settings = {**(app.info.context_settings or {}), "terminal_width": 100}
+    root = typer.Context(command, info_name="stn", **settings)
+    parts = [HEAD, _block("stn", command.get_help(root))]
+    for name in command.list_commands(root):
+        found = command.get_command(root, name)
+        parts.append(
+            _block(f"stn {name}", found.get_help(typer.Context(found, parent=root, info_name=name, **settings)))
+        )
+    return "\n".join(parts)
+
+
+def _block(title: str, text: str) -> str:
+    return f"## {title}\n\n```\n{text.rstrip()}\n```\n"
+
+
+def main() -> int:
+    wanted = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted, encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
+        return 0
+    print("docs/cli.md differs from the commands: run scripts/pages.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

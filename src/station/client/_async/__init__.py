@@ -1,0 +1,1 @@
+"""The SDK over asyncio: by hand. `_sync` is generated from it by scripts/unasync.py."""

@@ -1,0 +1,265 @@
+"""Everything on one connection; and `run`, `map`, `imap` by themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from station.client._build import Call, Data, Isolated, RunOptions, Snippet, check_many, run_request, run_result, url
+from station.client._io_async import INTERRUPTED, each, last_act, to_thread
+from station.client._progress import Bar
+from station.client._start import holder, wait_stopped
+from station.client.results import RunResult
+from station.core.capabilities import Capabilities
+from station.core.codec import from_plain
+from station.core.errors import StationError
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, RunRequest, SandboxView, StationView
+
+from .connection import AsyncConnection
+from .sandbox import AsyncSandbox, delete_by_name, get_view, list_views, open_view
+
+_CANCEL_SECONDS = 5.0
+
+
+class AsyncClient:
+    """One connection for many calls, from any number of tasks. `async with` closes it; nothing else ends by that."""
+
+    def __init__(
+        self, home: str | os.PathLike[str] | None = None, *, start: bool = True, any_version: bool = False
+    ) -> None:
+        self._connection = AsyncConnection(home, start=start, any_version=any_version)
+
+    @property
+    def home(self) -> str:
+        """The state directory of the station."""
+        return os.fspath(self._connection.home)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection only. Repeating is no error."""
+        await self._connection.aclose()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        runtime: str = "python",
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        stdin: Data | None = None,
+        files: Mapping[str, Data] | None = None,
+        artifacts: Sequence[str] = (),
+        timeout_seconds: float | None = None,
+        output_limit_bytes: int | None = None,
+        **where: Unpack[Isolated],
+    ) -> RunResult:
+        """Runs code in a fresh box, which is gone afterwards. See `station.run`."""
+        options = dict(
+            where,
+            runtime=runtime,
+            args=args,
+            env=env,
+            stdin=stdin,
+            files=files,
+            artifacts=artifacts,
+            timeout_seconds=timeout_seconds,
+            output_limit_bytes=output_limit_bytes,
+        )
+        return await self._run(run_request(code, options))
+
+    async def map(
+        self,
+        snippets: Iterable[str | Snippet],
+        *,
+        concurrency: int | None = None,
+        progress: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> list[RunResult]:
+        """Many snippets, each in a fresh box of its own, results in the order of the snippets. See `station.map`."""
+        check_many(snippets, concurrency)
+        known = list(snippets)
+        results: list[RunResult | None] = [None] * len(known)
+        async for index, result in self.imap(known, concurrency=concurrency, progress=progress, **options):
+            results[index] = result
+        return [result for result in results if result is not None]
+
+    async def imap(
+        self,
+        snippets: Iterable[str | Snippet],
+        *,
+        concurrency: int | None = None,
+        progress: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> AsyncIterator[tuple[int, RunResult]]:
+        """As `map`: (index, result) of each as it ends. `snippets` may be endless: they are taken as there is room."""
+        going: set[str] = set()
+
+        async def one(snippet: str | Snippet) -> RunResult:
+            own: dict[str, Any] = {"code": snippet} if isinstance(snippet, str) else dict(snippet)
+            merged = {**options, **own}
+            code, runtime = merged.pop("code"), merged.get("runtime") or "python"
+            try:
+                request = run_request(code, merged)
+                going.add(str(request.id))
+                try:
+                    return await self._run(request)
+                finally:
+                    going.discard(str(request.id))
+            except StationError as error:
+                # One that cannot run must not lose the others.
+                return RunResult.failed(error, runtime)
+
+        async def abort() -> None:
+            for prc in list(going):
+                await self._cancel(prc)
+
+        at_once = check_many(snippets, concurrency)
+        total = len(snippets) if isinstance(snippets, Sequence) else None
+        with Bar("running", total, shown=progress) as bar:
+            async for index, result in each(one, snippets, at_once, abort):
+                bar.advance()
+                yield index, result
+
+    async def open(
+        self, name: str = "default", *, runtime: str | None = None, **where: Unpack[Isolated]
+    ) -> AsyncSandbox:
+        """As `AsyncSandbox.open`, on this connection."""
+        return AsyncSandbox(self._connection, await open_view(self._connection, name, runtime, where))
+
+    async def get(self, name: str = "default") -> AsyncSandbox:
+        """As `AsyncSandbox.get`, on this connection."""
+        return AsyncSandbox(self._connection, await get_view(self._connection, name))
+
+    async def delete(self, name: str) -> None:
+        """Ends the sandbox of that name for good; one that is not there is no error."""
+        await delete_by_name(self._connection, name)
+
+    async def info(self) -> StationView:
+        """What the station says of itself."""
+        return from_plain(StationView, await self._connection.request(Call("GET", url("station"), replay=True)))
+
+    async def doctor(self) -> list[Capabilities]:
+        """What each backend can truly do on this machine, and the remedy where it cannot."""
+        answer = await self._connection.request(Call("GET", url("doctor"), replay=True, read_seconds=120))
+        return [from_plain(Capabilities, item) for item in answer]
+
+    async def list(self) -> list[SandboxView]:
+        """All sandboxes, by name."""
+        return await list_views(self._connection)
+
+    async def stop(self) -> None:
+        """Ends the station: what runs in sandboxes goes on, and the next station takes it over. Ended on return."""
+        home = self._connection.home
+        pid = await to_thread(holder, home)
+        await self._connection.request(Call("POST", url("station", "stop"), content=b""))
+        await to_thread(wait_stopped, home, pid)
+
+    async def run_raw(self, code: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The station's own answer to a run, as JSON data; `options` as for `run`."""
+        return await self._answer(run_request(code, options))
+
+    async def _run(self, request: RunRequest) -> RunResult:
+        return run_result(await self._answer(request))
+
+    async def _answer(self, request: RunRequest) -> dict[str, Any]:
+        seconds = (request.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 120
+        # A box that is gone takes along what a first try did, so the repeat may run; on the caller's folder it may not.
+        call = Call("POST", url("runs"), request, replay=request.mount is None, read_seconds=seconds)
+        try:
+            answer: dict[str, Any] = await self._connection.request(call)
+        except INTERRUPTED:
+            await last_act(self._cancel, str(request.id), _CANCEL_SECONDS)
+            raise
+        return answer
+
+    async def _cancel(self, prc: str) -> None:
+        with suppress(StationError):
+            await self._connection.request(Call("DELETE", url("runs", prc)))
+
+
+def aconnect(home: str | os.PathLike[str] | None = None, *, start: bool = True) -> AsyncClient:
+    """One connection for many calls: `async with station.aconnect() as client:`. Nothing is sent before the first call.
+
+    `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs.
+    """
+    return AsyncClient(home, start=start)
+
+
+async def arun(
+    code: str,
+    *,
+    runtime: str = "python",
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    stdin: Data | None = None,
+    files: Mapping[str, Data] | None = None,
+    artifacts: Sequence[str] = (),
+    timeout_seconds: float | None = None,
+    output_limit_bytes: int | None = None,
+    home: str | os.PathLike[str] | None = None,
+    **where: Unpack[Isolated],
+) -> RunResult:
+    """Runs code in a fresh box, which is gone afterwards.
+
+    `runtime`: python, node or bash. `files`: content by path (relative: below /workspace). `artifacts`: names or glob
+    patterns of files to bring back. `timeout_seconds`: `None` is 120. `where`: backend, image, network (`none`, which
+    is the default, `public` or an allow list), limits, best_effort, mount (`DIR` or `DIR:ro`).
+
+    Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
+    InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.
+    """
+    async with AsyncClient(home) as client:
+        return await client.run(
+            code,
+            runtime=runtime,
+            args=args,
+            env=env,
+            stdin=stdin,
+            files=files,
+            artifacts=artifacts,
+            timeout_seconds=timeout_seconds,
+            output_limit_bytes=output_limit_bytes,
+            **where,
+        )
+
+
+async def amap(
+    snippets: Iterable[str | Snippet],
+    *,
+    concurrency: int | None = None,
+    progress: bool | None = None,
+    home: str | os.PathLike[str] | None = None,
+    **options: Unpack[RunOptions],
+) -> list[RunResult]:
+    """Many snippets, each in a fresh box of its own; results in the order of the snippets.
+
+    A snippet is code, or a dict with `code` and settings of its own; `options` are those of `run`, for all. At most
+    `concurrency` at once (`None`: two a processor, at most 32). `progress`: `None` shows a bar where standard error is
+    a terminal. One that Station could not run does not lose the others: its result has `error` and no exit code.
+    """
+    async with AsyncClient(home) as client:
+        return await client.map(snippets, concurrency=concurrency, progress=progress, **options)
+
+
+async def aimap(
+    snippets: Iterable[str | Snippet],
+    *,
+    concurrency: int | None = None,
+    progress: bool | None = None,
+    home: str | os.PathLike[str] | None = None,
+    **options: Unpack[RunOptions],
+) -> AsyncIterator[tuple[int, RunResult]]:
+    """As `amap`, but (index, result) of each as it ends, and `snippets` may be endless."""
+    async with AsyncClient(home) as client:
+        async for item in client.imap(snippets, concurrency=concurrency, progress=progress, **options):
+            yield item

@@ -1,0 +1,159 @@
+"""The one way to a station: HTTP on its unix socket, a station started where none listens, errors translated."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+import station
+from station.client._build import Call
+from station.client._home import SocketAddress, find_home
+from station.client._io_async import Http, Transport, to_thread
+from station.client._start import ensure_station, listens
+from station.core.errors import Conflict, InternalError, StationError, StationUnreachable, from_body
+
+_TRIES = 6
+# Never used on a unix socket, and the usual one reads the certificates of the machine for 20 ms.
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class AsyncConnection:
+    """To the station of one state directory. Many calls at once; nothing is sent before the first.
+
+    With `start`, a station is started where none listens, also when it ends between two calls. Raises
+    StationUnreachable where none answers, Conflict where its version is another (`any_version`: then too it is used).
+    """
+
+    def __init__(
+        self, home: str | os.PathLike[str] | None = None, *, start: bool = True, any_version: bool = False
+    ) -> None:
+        self.home: Path = find_home(home)
+        self._start = start
+        self._any_version = any_version
+        self._checked = False
+        self._http: Http | None = None
+        self._address: SocketAddress | None = None
+
+    async def aclose(self) -> None:
+        """Ends this connection only; nothing in any sandbox changes. Repeating is no error."""
+        http, self._http, self._checked = self._http, None, False
+        if http is not None:
+            await http.aclose()
+        address, self._address = self._address, None
+        if address is not None:
+            address.close()
+
+    async def request(self, call: Call) -> Any:
+        """The JSON of the answer, `None` without one. Raises what the station answered with."""
+        response = await self._send(call, stream=False)
+        return response.json() if response.content else None
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[httpx2.Response]:
+        """An answer whose body is still to be read, within `async with`."""
+        response = await self._send(call, stream=True)
+        try:
+            yield response
+        except httpx2.TransportError as error:
+            raise _broken(call, error) from error
+        finally:
+            await response.aclose()
+
+    async def _send(self, call: Call, *, stream: bool) -> httpx2.Response:
+        for tries_left in reversed(range(_TRIES)):
+            http = await self._ready()
+            timeout = httpx2.Timeout(60, connect=10, read=call.read_seconds, pool=None)
+            request = http.build_request(
+                call.method, "http://station" + call.path, content=call.raw, headers=_headers(call), timeout=timeout
+            )
+            try:
+                response = await http.send(request, stream=stream)
+            except httpx2.TransportError as error:
+                self._checked = False
+                # A refused connection carried nothing; with any other it is not known what the station did.
+                unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
+                if not tries_left or not (call.replay or (unsent and self._start)):
+                    raise _broken(call, error) from error
+                continue
+            if response.is_success:
+                return response
+            raise await _refusal(response)
+        raise AssertionError("the loop returns or raises")
+
+    async def _ready(self) -> Http:
+        """A client of a station that listens, and is of our version."""
+        if self._checked and self._http is not None:
+            return self._http
+        if self._start:
+            await to_thread(ensure_station, self.home)
+        elif not await to_thread(listens, self.home):
+            raise StationUnreachable(f"no station runs for {self.home}", home=os.fspath(self.home))
+        if self._http is None:
+            self._address = SocketAddress(self.home)
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4)
+            transport = Transport(uds=self._address.path, limits=limits, verify=_NO_TLS)
+            # The proxy of the environment must not come between a client and its socket.
+            self._http = Http(transport=transport, trust_env=False)
+        try:
+            answer = await self._http.get("http://station/healthz", timeout=30)
+        except httpx2.TransportError as error:
+            raise StationUnreachable(f"the station of {self.home} does not answer: {error}") from error
+        self._check_version(answer)
+        self._checked = True
+        return self._http
+
+    def _check_version(self, answer: httpx2.Response) -> None:
+        theirs = answer.json().get("version") if answer.is_success else None
+        if not self._any_version and theirs != station.__version__:
+            raise Conflict(
+                f"the station that runs is {theirs or 'of an unknown version'}, this is {station.__version__}: "
+                "`stn stop` ends it (sandboxes stay), the next command starts the new one",
+                running=theirs,
+                ours=station.__version__,
+            )
+
+
+@asynccontextmanager
+async def owned(connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
+    """Closes `connection` unless the body gets to its end, and with it an owner for it."""
+    done = False
+    try:
+        yield connection
+        done = True
+    finally:
+        if not done:
+            await connection.aclose()
+
+
+def _headers(call: Call) -> dict[str, str]:
+    return {"content-type": "application/json", **call.headers} if call.body is not None else dict(call.headers)
+
+
+def _broken(call: Call, error: httpx2.TransportError) -> StationUnreachable:
+    what = str(error) or type(error).__name__
+    sure = "" if call.method == "GET" else "; it is not known whether it was done"
+    return StationUnreachable(
+        f"the connection to the station broke ({what}){sure}", request=f"{call.method} {call.path}"
+    )
+
+
+async def _refusal(response: httpx2.Response) -> StationError:
+    try:
+        await response.aread()
+        body = response.json()
+    except (ValueError, httpx2.TransportError):
+        body = None
+    finally:
+        await response.aclose()
+    if isinstance(body, dict) and "code" in body:
+        return from_body(body)
+    return InternalError(
+        f"the station answered {response.status_code} without saying why; its log may tell more",
+        status=response.status_code,
+    )

@@ -1,0 +1,63 @@
+"""What the SDK needs of threads. `_io_async` has the same names for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+import httpx2
+
+from station.core.errors import StationError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Http = httpx2.Client
+Transport = httpx2.HTTPTransport
+INTERRUPTED = (KeyboardInterrupt,)
+"""What ends a wait from outside."""
+
+
+def to_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Blocking work: right here."""
+    return work(*args, **kwargs)
+
+
+def last_act(work: Callable[[str], None], what: str, seconds: float) -> None:  # noqa: ARG001 - the twin's
+    """Tries something on the way out although the caller is interrupted."""
+    with suppress(StationError):
+        work(what)
+
+
+def each(
+    work: Callable[[T], R], items: Iterable[T], concurrency: int, abort: Callable[[], object]
+) -> Iterator[tuple[int, R]]:
+    """`work` over `items`, at most `concurrency` at once: (index, result) as they end. `items` are taken as needed.
+
+    Left early, what has not begun is dropped; `abort` is called to shorten what runs, which is awaited.
+    """
+    numbered = enumerate(items)
+    running: dict[Future[R], int] = {}
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="station-map") as threads:
+
+        def fill() -> None:
+            while len(running) < concurrency:
+                try:
+                    index, item = next(numbered)
+                except StopIteration:
+                    return
+                running[threads.submit(work, item)] = index
+
+        try:
+            fill()
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield running.pop(future), future.result()
+                fill()
+        finally:
+            if running:
+                abort()

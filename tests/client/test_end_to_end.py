@@ -1,0 +1,198 @@
+"""The SDK on a real station, which it starts itself, and real boxes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import station
+from station import errors
+from station.client._home import find_home
+from station.client._start import ensure_station, listens
+
+from .conftest import ended
+
+
+@pytest.fixture(autouse=True)
+def _noted(real: str, ran: Callable[[str], None]) -> None:
+    ran(real)
+
+
+@pytest.fixture
+def sandbox(real: str, request: pytest.FixtureRequest):
+    with station.Sandbox.open(request.node.name[:200]) as sandbox:
+        yield sandbox
+        sandbox.delete()
+
+
+def test_run_brings_back_output_artifacts_and_the_isolation_it_had(real: str):
+    code = "import sys; open('out.txt','w').write(open('in.txt').read().upper()); print(sys.argv[1:], sys.stdin.read())"
+    result = station.run(code, args=["a b"], stdin="input", files={"in.txt": "text"}, artifacts=["*.txt", "none*"])
+    assert result.check().stdout == "['a b'] input\n"
+    assert result.artifacts["out.txt"] == b"TEXT"
+    assert result.artifacts_missing == ("none*",)
+    assert result.isolation is not None
+    assert (result.isolation.backend, result.isolation.network) == (real, "none")
+
+
+def test_a_bad_end_of_a_run_is_a_result_and_check_raises_it(real: str):
+    result = station.run("import sys; sys.exit('sorry')")
+    assert (result.ok, result.exit_code, result.stderr) == (False, 1, "sorry\n")
+    with pytest.raises(station.CommandFailed, match="exit code 1: sorry"):
+        result.check()
+
+
+def test_a_run_out_of_time_is_a_result_with_its_output(real: str):
+    result = station.run("print('begun', flush=True)\nwhile True: pass", timeout_seconds=1)
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, 124, "begun\n")
+
+
+def test_map_runs_many(real: str):
+    results = station.map([f"print({n})" for n in range(12)], concurrency=4, progress=False)
+    assert [r.check().stdout for r in results] == [f"{n}\n" for n in range(12)]
+
+
+def test_a_sandbox_is_found_again_by_name(sandbox: station.Sandbox):
+    sandbox.exec("echo kept > file").check()
+    with station.Sandbox.open(sandbox.name) as again:
+        assert not again.view.created
+        assert again.exec(["cat", "file"]).stdout == "kept\n"
+    assert sandbox.name in {view.name for view in station.Sandbox.list()}
+
+
+def test_a_deleted_sandbox_is_not_found_and_deleting_again_is_no_error(real: str):
+    with station.Sandbox.open("gone") as sandbox:
+        sandbox.delete()
+        sandbox.delete()
+        with pytest.raises(errors.SandboxNotFound):
+            sandbox.info()
+    with pytest.raises(errors.SandboxNotFound):
+        station.Sandbox.get("gone")
+
+
+def test_on_output_gets_every_byte_of_a_long_output(sandbox: station.Sandbox):
+    pieces: list[bytes] = []
+    result = sandbox.exec("seq 1 400000", on_output=lambda chunk: pieces.append(chunk.data))
+    assert b"".join(pieces) == "".join(f"{n}\n" for n in range(1, 400001)).encode()
+    assert result.ok
+    assert result.stdout_omitted_bytes > 0
+
+
+def test_input_goes_to_a_started_process_until_its_end(sandbox: station.Sandbox):
+    process = sandbox.start("cat", stdin_open=True)
+    assert process.write(b"x\0" * 100_000) == 200_000
+    process.close_stdin()
+    assert process.wait(20).stdout_bytes == b"x\0" * 100_000
+
+
+def test_a_process_is_found_again_by_id_and_cancelled(sandbox: station.Sandbox):
+    process = sandbox.start("sleep 1000")
+    with station.Sandbox.get(sandbox.name) as other:
+        found = other.processes.get(process.id)
+        with pytest.raises(TimeoutError):
+            found.wait(0)
+        found.cancel()
+    assert process.wait(20).ending.kind == "cancelled"
+
+
+NAMES = ["plain", "a b", "ü🎉", "a\nb", "q'\"\\", "100%41", "+&=#?", "\udcff\udcfe", "x" * 255, "deep/er/file"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:20])
+def test_a_file_of_any_name_comes_back(sandbox: station.Sandbox, name: str):
+    written = sandbox.files.write(name, b"\x00\xff" * 10, mode=0o755)
+    assert written.created
+    assert written.entry.mode == "755"
+    assert sandbox.files.read(name) == b"\x00\xff" * 10
+    assert sandbox.files.read(name, offset=1, length=3) == b"\xff\x00\xff"
+    assert f"/workspace/{name}" in [entry.path for entry in sandbox.files.list(recursive=True)]
+    assert sandbox.files.remove(name) == 1
+    assert not sandbox.files.exists(name)
+
+
+def test_folders_go_both_ways(sandbox: station.Sandbox, tmp_path: Path):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "run.sh").write_text("echo hi")
+    (source / "sub" / "run.sh").chmod(0o755)
+    (source / "link").symlink_to("sub/run.sh")
+    sandbox.files.upload(source, "in")
+    assert sandbox.exec("in/link").stdout == "hi\n"
+    sandbox.files.download("in", tmp_path / "back")
+    assert (tmp_path / "back" / "sub" / "run.sh").read_text() == "echo hi"
+    assert os.access(tmp_path / "back" / "link", os.X_OK)
+
+
+def test_mkdir_rename_copy_and_refusals(sandbox: station.Sandbox):
+    files = sandbox.files
+    files.mkdir("d/e")
+    files.write("d/e/f", "x")
+    files.copy("d", "c")
+    files.rename("d/e/f", "g")
+    assert files.read_text("c/e/f") == files.read_text("g") == "x"
+    with pytest.raises(errors.AlreadyExists):
+        files.write("g", "y", overwrite=False)
+    with pytest.raises(errors.PathRefused):
+        files.read("/etc/passwd")
+    with pytest.raises(errors.FileNotFound):
+        files.read("nothing")
+    with pytest.raises(errors.NotARegularFile):
+        files.read("d")
+
+
+# httpcore2 leaves a socket whose connect was refused to the garbage collector, which warns.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
+def test_an_exec_outlives_a_killed_station_and_is_joined_not_repeated(sandbox: station.Sandbox):
+    with station.connect() as client:
+        pid = client.info().pid
+    results: list[station.ExecResult] = []
+    line = "echo once >> log; mkfifo go; echo ready > ready; cat go > /dev/null; cat log"
+    caller = threading.Thread(target=lambda: results.append(sandbox.exec(line)))
+    caller.start()
+    wait_for = "until [ -e ready ]; do :; done"
+    sandbox.exec(wait_for, timeout_seconds=20).check()
+    os.kill(pid, signal.SIGKILL)
+    ended(find_home())
+    sandbox.exec("echo > go", timeout_seconds=20).check()
+    caller.join()
+    assert results[0].check().stdout == "once\n"
+    with station.connect() as client:
+        assert client.info().pid != pid
+
+
+def test_of_many_that_start_a_station_one_does(real: str):
+    home = find_home()
+    with station.connect() as client:
+        client.stop()
+    ended(home)
+    started: list[bool] = []
+    threads = [threading.Thread(target=lambda: started.append(ensure_station(home))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(started) == [False] * 7 + [True]
+    assert listens(home)
+
+
+async def test_the_async_half_on_a_real_station(real: str):
+    async with await station.AsyncSandbox.open("async") as sandbox:
+        process = await sandbox.start("echo a; echo b >&2")
+        chunks = [chunk async for chunk in process.output()]
+        assert {chunk.stream: chunk.data for chunk in chunks} == {"stdout": b"a\n", "stderr": b"b\n"}
+        await sandbox.files.write("f", "text")
+        assert await sandbox.files.read_text("f") == "text"
+        await sandbox.delete()
+
+
+def test_a_station_that_cannot_start_says_why(tmp_path: Path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "station.yaml").write_text("sandbox: {bakend: host}\n")
+    with pytest.raises(errors.StationUnreachable, match="bakend"):
+        station.run("1", home=home)
