@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of Station to a baseline measured in the same run."""

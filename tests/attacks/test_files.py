@@ -1,0 +1,247 @@
+"""HD-F01 to F10: the file tools touch the sandbox's files, whatever user code does meanwhile."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+
+import pytest
+
+from station import Sandbox
+from station.core.errors import Conflict, FileNotFound, InvalidInput, NotARegularFile, StationError
+
+SWAPPER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+os.makedirs('real', exist_ok=True)
+open('real/secret', 'w').write('inside')
+os.path.islink('link') or os.symlink(sys.argv[1], 'link')
+os.path.lexists('dir') or os.mkdir('dir')
+open('dir/secret', 'w').write('inside')
+print('ready', flush=True)
+while True:
+    libc.renameat2(-100, b'dir', -100, b'link', 2)
+"""
+
+
+def swaps() -> int:
+    return 100_000 if os.environ.get("STN_TEST_FULL") else 10_000
+
+
+def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(
+    anywhere: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The control opens the same name without care, from inside, and gets the outside in some of the tries."""
+    outside = "/etc" if anywhere.info().isolation.backend != "host" else str(tmp_path_factory.mktemp("outside"))
+    anywhere.exec("mkdir -p real")
+    anywhere.files.write("swapper.py", SWAPPER.encode())
+    swapper = anywhere.start(["python3", "swapper.py", outside])
+    try:
+        next(iter(swapper.output()))
+        careless = anywhere.exec(
+            ["python3", "-c", "import os\nprint(sum(not os.path.exists('dir/secret') for _ in range(20000)))"]
+        )
+        assert int(careless.stdout) > 0, "the control never met the link: the swapper does not swap"
+        done = seen = 0
+        refusals: set[int] = set()
+        end = time.monotonic() + 600
+        while done < swaps() and time.monotonic() < end:
+            # One listing is a walk with two opens; each read another. All count as tries against the swapper.
+            for attempt in (
+                lambda: anywhere.files.read("dir/secret"),
+                lambda: [entry.path for entry in anywhere.files.list("dir", recursive=True)],
+                lambda: anywhere.files.write("dir/made", b"x"),
+                lambda: anywhere.files.remove("dir/made"),
+            ):
+                try:
+                    result = attempt()
+                    seen += 1
+                    if isinstance(result, bytes):
+                        assert result == b"inside"
+                    elif isinstance(result, list):
+                        assert set(result) <= {"/workspace/dir/secret", "/workspace/dir/made"}
+                except StationError as error:
+                    refusals.add(error.status)
+                done += 1
+        assert seen > 0
+        assert refusals <= {400, 404, 409}
+        assert done >= swaps()
+    finally:
+        swapper.kill()
+    if outside != "/etc":
+        assert os.listdir(outside) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["..", "/etc/passwd", "a/../../x", "../workspace/../etc/passwd", "//etc/passwd", "/proc/self/environ", "/"]
+)
+def test_hd_f02_a_path_that_leads_outside_is_refused_by_every_call(anywhere: Sandbox, path: str) -> None:
+    for call in (
+        lambda: anywhere.files.read(path),
+        lambda: anywhere.files.write(path, b"x"),
+        lambda: anywhere.files.stat(path),
+        lambda: anywhere.files.list(path),
+        lambda: anywhere.files.remove(path, recursive=True),
+        lambda: anywhere.files.mkdir(path),
+        lambda: anywhere.files.rename(path, "there"),
+    ):
+        with pytest.raises(InvalidInput, match="outside"):
+            call()
+
+
+@pytest.mark.parametrize("path", ["%2e%2e/passwd", "..\\passwd", "a..b", "...", "dir/."])
+def test_hd_f02_a_name_that_only_looks_like_a_way_out_is_a_name(anywhere: Sandbox, path: str) -> None:
+    anywhere.files.write(path if path != "dir/." else "dir/x", b"mine")
+    assert anywhere.files.read(path if path != "dir/." else "dir/./x") == b"mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "new\nline",
+        "esc\x1b[31m",
+        "-rf",
+        "$(touch x)",
+        "'",
+        '"',
+        "a\\b",
+        "é漢😀",
+        "\udcff\udcfe",
+        "x" * 255,
+        " ",
+        "*",
+        ";",
+    ],
+)
+def test_hd_f03_a_strange_name_is_kept_byte_for_byte(anywhere: Sandbox, name: str) -> None:
+    anywhere.files.write(name, b"strange")
+    assert anywhere.files.read(name) == b"strange"
+    names = [entry.path for entry in anywhere.files.list(".")]
+    assert f"/workspace/{name}" in names
+    listed = anywhere.exec(["python3", "-c", "import os\nprint(sorted(os.listdir(b'.')))"]).stdout
+    assert repr(os.fsencode(name)) in listed
+    anywhere.files.remove(name)
+    assert f"/workspace/{name}" not in [entry.path for entry in anywhere.files.list(".")]
+
+
+@pytest.mark.parametrize("name", ["nul\0", "x" * 256, "d/" * 2500 + "x"])
+def test_hd_f03_a_name_that_cannot_be_is_refused(anywhere: Sandbox, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        anywhere.files.write(name, b"")
+
+
+def test_hd_f04_only_regular_files_are_read_and_nothing_blocks(confined: Sandbox) -> None:
+    confined.exec("mkfifo fifo; ln -s /dev/zero zero; ln -s /proc/self/fd/0 stdin; mkdir dir")
+    confined.exec(["python3", "-c", "import socket\nsocket.socket(socket.AF_UNIX).bind('socket')"])
+    begun = time.monotonic()
+    for name in ("fifo", "socket", "dir"):
+        with pytest.raises(NotARegularFile):
+            confined.files.read(name)
+    for name in ("zero", "stdin"):
+        with pytest.raises(InvalidInput, match="leads out"):
+            confined.files.read(name)
+    assert time.monotonic() - begun < 5
+
+
+def test_hd_f05_a_write_onto_something_else_leaves_the_old_or_the_new(anywhere: Sandbox) -> None:
+    anywhere.exec("mkfifo fifo; mkdir dir; echo old > target; ln -s target link; echo keep > locked; chmod 400 locked")
+    with pytest.raises(Conflict):
+        anywhere.files.write("dir", b"x")
+    anywhere.files.write("link", b"new")
+    assert anywhere.files.read("target") == b"old\n", "a write replaces the link, it does not follow it"
+    assert anywhere.files.read("link") == b"new"
+    with pytest.raises(StationError):
+        anywhere.files.write("locked/x", b"x")
+    assert anywhere.files.read("locked") == b"keep\n"
+    leftovers = [entry.path for entry in anywhere.files.list(".") if ".stn-" in entry.path]
+    assert leftovers == []
+
+
+def test_hd_f05_a_full_file_system_keeps_the_old_content(confined: Sandbox) -> None:
+    confined.files.write("/tmp/kept", b"old")
+    confined.exec("head -c 1G /dev/zero > /tmp/fill")
+    with pytest.raises(StationError) as caught:
+        confined.files.write("/tmp/kept", b"x" * 1_000_000)
+    assert caught.value.status == 507
+    assert confined.files.read("/tmp/kept") == b"old"
+    confined.exec("rm /tmp/fill")
+    confined.files.write("/tmp/kept", b"x" * 1_000_000)
+    assert confined.files.stat("/tmp/kept").size == 1_000_000
+
+
+def test_hd_f06_loops_and_dangling_links_are_clean_errors(anywhere: Sandbox) -> None:
+    anywhere.exec("ln -s a b; ln -s b a; ln -s nowhere dangling; for i in $(seq 0 50); do ln -s c$((i+1)) c$i; done")
+    for name in ("a", "c0", "dangling"):
+        with pytest.raises(StationError) as caught:
+            anywhere.files.read(name)
+        assert caught.value.status in (400, 404, 409)
+        assert "/sandboxes/" not in caught.value.message
+    with pytest.raises(FileNotFound):
+        anywhere.files.read("dangling")
+
+
+def test_hd_f07_a_huge_directory_is_listed_in_pages(anywhere: Sandbox) -> None:
+    count = 100_000
+    script = f"import os\nos.mkdir('d')\nfor i in range({count}): open(f'd/{{i:06}}', 'w').close()"
+    anywhere.exec(["python3", "-c", script])
+    page = anywhere.files.page("d", limit=1000)
+    assert [len(page.entries), page.truncated] == [1000, True]
+    assert [entry.path for entry in page.entries] == [f"/workspace/d/{i:06}" for i in range(1000)]
+    assert page.next is not None
+    second = anywhere.files.page("d", limit=1000, after=page.next)
+    assert second.entries[0].path == "/workspace/d/001000"
+    assert sum(1 for _ in anywhere.files.list("d")) == count
+    anywhere.files.remove("d", recursive=True)
+
+
+def test_hd_f08_a_sparse_file_is_read_within_its_bounds(anywhere: Sandbox) -> None:
+    anywhere.exec("truncate -s 10G sparse; truncate -s 1M small")
+    assert anywhere.files.stat("sparse").size == 10 * 2**30
+    assert anywhere.files.read("sparse", offset=9 * 2**30, length=10) == b"\0" * 10
+    assert len(anywhere.files.read("small", length=2**20 + 5)) == 2**20
+
+
+def test_hd_f08_a_file_that_shrinks_under_a_reader_is_an_error_never_other_bytes(anywhere: Sandbox) -> None:
+    anywhere.exec("head -c 8M /dev/zero > moving")
+    mover = anywhere.start("while :; do truncate -s 0 moving; truncate -s 8M moving; done")
+    try:
+        refusals = set()
+        for _ in range(20):
+            try:
+                assert set(anywhere.files.read("moving")) <= {0}
+            except StationError as error:
+                refusals.add(error.status)
+        assert refusals <= {409, 500, 503}
+    finally:
+        mover.kill()
+    anywhere.exec("truncate -s 3 moving")
+    assert anywhere.files.read("moving") == b"\0\0\0"
+
+
+def test_hd_f09_a_hard_link_gives_no_more_than_its_content(confined: Sandbox) -> None:
+    """/usr is another file system inside, so a link to its files cannot be made; one within copies content only."""
+    assert confined.exec("ln /usr/bin/env stolen").exit_code == 1
+    confined.exec("echo data > a; ln a b")
+    confined.files.write("b", b"replaced")
+    assert confined.files.read("a") == b"data\n"
+
+
+def _tar(name: str, data: bytes, mode: int) -> bytes:
+    """An archive of one file that claims to belong to root since 1970."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode, member.uid, member.gid, member.mtime = len(data), mode, 0, 0, 0
+        archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def test_hd_f10_an_upload_is_owned_by_the_user_with_plain_bits(anywhere: Sandbox) -> None:
+    with pytest.raises(InvalidInput, match="0 to 777"):
+        anywhere.files.write("up", b"x", mode=0o4755)
+    anywhere.files.write_tar(".", _tar("up", b"x", 0o7777))
+    assert anywhere.files.stat("up").mode == "777"
+    assert anywhere.exec("stat -c %u up; id -u").stdout.split() == [anywhere.exec("id -u").stdout.strip()] * 2
+    assert anywhere.exec("echo more >> up && cat up").stdout == "xmore\n"

@@ -1,0 +1,280 @@
+"""HD-R01 to R17, R19: a command uses up only its own share, and ends with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from station import Client, Limits, Process, Sandbox
+from station.core.capabilities import Level
+from station.core.endings import EndingKind
+from station.core.errors import InvalidInput
+from tests.observer import Observer
+
+from .conftest import Probe
+
+BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+DAEMON = """
+import os, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+os.execve('/bin/sleep', ['harmless-name', '60'], {})
+"""
+
+ZOMBIES = """
+import os
+made = 0
+try:
+    while made < 10_000:
+        if os.fork() == 0: os._exit(0)
+        made += 1
+except OSError: pass
+print(made)
+"""
+HOG = """
+import socket, time
+held = []
+try:
+    while True: held.append(socket.socket())
+except OSError as error: print(error.errno, len(held) < 5000)
+print('full', flush=True)
+time.sleep(60)
+"""
+SPIN = """
+import os, time
+for _ in range(2): os.fork()
+end = time.time() + 2
+while time.time() < end: pass
+os._exit(0)
+"""
+
+
+def station_rss(home: Path) -> int:
+    pid = int((home / "station.lock").read_text().split()[0])
+    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def test_hd_r01_a_fork_bomb_stays_in_its_box_and_is_ended(
+    client: Client, confined: Sandbox, observer: Observer
+) -> None:
+    """The control: without a limit of its own a process may fork far beyond the box's bound."""
+    bound = confined.info().isolation.limits["pids"].value
+    assert bound is not None
+    assert resource.getrlimit(resource.RLIMIT_NPROC)[1] in (-1, resource.RLIM_INFINITY) or (
+        resource.getrlimit(resource.RLIMIT_NPROC)[1] > bound + 64
+    )
+    with client.open("neighbour", backend="bubblewrap") as neighbour:
+        quiet = statistics.median(_timed(neighbour) for _ in range(10))
+        bomb = confined.start(["python3", "-c", BOMB], timeout_seconds=4)
+        observer.until(lambda: len(observer.processes(confined)) > bound * 0.8, "the bomb did not go off")
+        busy = [_timed(neighbour) for _ in range(5)]
+        assert len(observer.processes(confined)) <= bound + 40
+        assert confined.info().state == "running", "the station answers meanwhile"
+        assert bomb.wait().ending.kind is EndingKind.TIMED_OUT
+        report = confined.info().isolation.limits["cpus"]
+        if report.level is Level.ENFORCED:
+            assert statistics.median(busy) < max(20 * quiet, 2.0)
+        neighbour.delete()
+
+
+def _timed(sandbox: Sandbox) -> float:
+    begun = time.monotonic()
+    assert sandbox.exec("true").ok
+    return time.monotonic() - begun
+
+
+def test_hd_r02_too_much_memory_ends_the_command_not_the_sandbox(client: Client) -> None:
+    """Where the kernel holds the limit the ending is oom; elsewhere the report says that nothing does."""
+    with client.open("hungry", backend="bubblewrap", limits=Limits(memory_mb=64), best_effort=True) as sandbox:
+        report = sandbox.info().isolation.limits["memory_mb"]
+        result = sandbox.exec(["python3", "-c", "x = bytearray(256 * 2**20)\nprint(len(x))"], timeout_seconds=30)
+        if report.level is Level.ENFORCED:
+            assert result.ending.kind is EndingKind.OOM
+            assert result.stdout == ""
+        else:
+            assert report.level in (Level.WATCHED, Level.NOT_ENFORCED)
+        assert sandbox.exec("echo alive").stdout == "alive\n"
+        sandbox.delete()
+
+
+@pytest.mark.parametrize("where", ["/tmp", "/dev/shm", "/run"])
+def test_hd_r03_a_memory_file_system_is_full_at_its_size(confined: Sandbox, where: str) -> None:
+    host_before = shutil.disk_usage("/").free
+    result = confined.exec(f"head -c 20G /dev/zero > {where}/fill; echo; du -sm {where} | cut -f1; rm -f {where}/fill")
+    assert "No space left" in result.stderr or "Permission denied" in result.stderr or "Read-only" in result.stderr
+    assert int(result.stdout.split()[-1]) <= 300
+    assert shutil.disk_usage("/").free > host_before - 2**30
+
+
+def test_hd_r03_nothing_else_of_the_root_is_writable(confined: Sandbox) -> None:
+    for where in ("/", "/dev", "/etc", "/usr", "/opt", "/var", "/home"):
+        assert confined.exec(f"touch {where}/x").exit_code != 0, where
+
+
+def test_hd_r05_endless_output_is_bounded_and_the_station_stays_small(confined: Sandbox, station_home: Path) -> None:
+    before = station_rss(station_home)
+    result = confined.exec("yes", timeout_seconds=5, output_limit_bytes=200 * 2**20)
+    assert result.ending.kind in (EndingKind.OUTPUT_LIMIT, EndingKind.TIMED_OUT)
+    assert result.stdout_omitted_bytes > 0
+    assert result.stdout_bytes[:4] == b"y\ny\n"
+    assert station_rss(station_home) < before + 64 * 2**20
+
+
+def test_hd_r06_there_is_no_way_past_the_captured_output(confined: Sandbox, attack: Probe, control: Probe) -> None:
+    assert "succeeded" in control("console_flood")
+    assert attack(confined, "console_flood") == "refused: no way past the captured output"
+
+
+def test_hd_r07_reading_stdin_ends_at_once_or_at_the_timeout(anywhere: Sandbox) -> None:
+    assert anywhere.exec("cat; echo end").stdout == "end\n"
+    reader = anywhere.start("cat", stdin_open=True, timeout_seconds=1)
+    assert reader.wait().ending.kind is EndingKind.TIMED_OUT
+
+
+def test_hd_r08_r10_a_daemon_with_another_session_name_and_environment_is_ended(
+    anywhere: Sandbox, observer: Observer
+) -> None:
+    """The control: killing the process group, as others do, leaves the same daemon running."""
+    plain = subprocess.Popen([sys.executable, "-c", DAEMON], start_new_session=True)
+    plain.wait()
+    observer.until(lambda: bool(_named("harmless-name")), "the control's daemon did not start")
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(plain.pid, 9)
+    assert _named("harmless-name"), "the control's daemon did not outlive its group"
+    for pid in _named("harmless-name"):
+        os.kill(pid, 9)
+
+    result = anywhere.exec(["python3", "-c", DAEMON + "\n"], timeout_seconds=20)
+    assert result.exit_code == 0
+    assert result.ended_children >= 1
+    assert _named("harmless-name") == []
+
+
+def _named(name: str) -> list[int]:
+    found = []
+    for pid in os.listdir("/proc"):
+        try:
+            if pid.isdigit() and Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name.encode()):
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def test_hd_r09_a_command_that_ignores_signals_is_dead_soon_after_its_timeout(anywhere: Sandbox) -> None:
+    begun = time.monotonic()
+    result = anywhere.exec("trap '' TERM INT HUP; while :; do sleep 0.1; done", timeout_seconds=1)
+    assert result.ending.kind is EndingKind.TIMED_OUT
+    assert time.monotonic() - begun < 1 + 2 + 2
+
+
+def test_hd_r11_zombies_are_bounded_and_gone_at_the_end(anywhere: Sandbox) -> None:
+    result = anywhere.exec(["python3", "-c", ZOMBIES], timeout_seconds=60)
+    limit = anywhere.info().isolation.limits["pids"]
+    if limit.level is Level.ENFORCED:
+        assert int(result.stdout) <= (limit.value or 0)
+    assert anywhere.exec("echo still").stdout == "still\n"
+
+
+def test_hd_r12_running_out_of_descriptors_fails_only_there(anywhere: Sandbox) -> None:
+    hog = anywhere.start(["python3", "-c", HOG])
+    assert _until(hog, b"full").startswith(b"24 True")
+    assert anywhere.exec("cat /etc/hostname >/dev/null; echo fine").stdout == "fine\n"
+    hog.kill()
+
+
+def _until(process: Process, needle: bytes) -> bytes:
+    """The output up to and with `needle`."""
+    got = b""
+    for chunk in process.output():
+        got += chunk.data
+        if needle in got:
+            break
+    return got
+
+
+def test_hd_r13_spinning_on_all_cores_leaves_room_where_a_quota_holds(confined: Sandbox) -> None:
+    report = confined.info().isolation.limits["cpus"]
+    begun = time.monotonic()
+    confined.exec(["python3", "-c", SPIN], timeout_seconds=60)
+    wall = time.monotonic() - begun
+    usage = confined.exec(["python3", "-c", SPIN], timeout_seconds=60)
+    if report.level is Level.ENFORCED:
+        assert usage.usage is not None
+        assert usage.usage.user_seconds + usage.usage.system_seconds <= (report.value or 1) * (wall + 1) + 1
+    else:
+        assert report.by
+
+
+@pytest.mark.parametrize("number", ["-9", "-STOP"])
+def test_hd_r14_signals_to_everything_reach_nobody_else(confined: Sandbox, number: str) -> None:
+    sibling = confined.start("echo up; read x; echo $x", stdin_open=True)
+    next(iter(sibling.output()))
+    result = confined.exec(f"kill {number} -1; kill {number} 1; echo after", timeout_seconds=5)
+    assert result.ending.kind in (EndingKind.EXITED, EndingKind.SIGNALLED, EndingKind.TIMED_OUT, EndingKind.LOST)
+    sibling.write(b"unharmed\n")
+    assert sibling.wait().stdout.endswith("unharmed\n")
+
+
+def test_hd_r14_limits_and_priorities_of_pid_1_cannot_be_set(confined: Sandbox, attack: Probe, control: Probe) -> None:
+    assert "prlimit(1)" in control("other_pids")
+    assert attack(confined, "other_pids") == "refused: PID 1 unharmed"
+
+
+def test_hd_r15_a_child_that_holds_the_output_delays_nobody(anywhere: Sandbox) -> None:
+    """The control: reading a pipe to its end, as others do, waits for the child."""
+    with subprocess.Popen("sleep 60 & echo done $!", shell=True, stdout=subprocess.PIPE, text=True) as plain:
+        assert plain.stdout is not None
+        child = int(plain.stdout.readline().split()[1])
+        assert plain.wait(5) == 0
+        assert not select.select([plain.stdout], [], [], 0)[0], "no end of file although the command ended"
+        os.kill(child, 9)
+
+    begun = time.monotonic()
+    result = anywhere.exec("sleep 20 & echo done")
+    assert result.stdout == "done\n"
+    assert result.ended_children == 1
+    assert anywhere.exec("echo next").stdout == "next\n"
+    assert time.monotonic() - begun < 5
+
+
+def test_hd_r16_a_command_is_not_over_while_a_thread_of_it_runs(anywhere: Sandbox, attack: Probe) -> None:
+    """The first thread exits alone; the ending comes only after the second one has left its mark."""
+    anywhere.files.write("probes.py", (Path(__file__).with_name("probes.py")).read_bytes())
+    result = anywhere.exec(["python3", "probes.py", "fake_exit"], timeout_seconds=20)
+    assert result.ending.kind is EndingKind.EXITED
+    assert anywhere.files.read("second-thread-ran") == b"yes"
+
+
+def test_hd_r17_a_reader_that_leaves_changes_nothing_for_the_command(anywhere: Sandbox) -> None:
+    process = anywhere.start("for i in 1 2 3; do echo $i; done; read x; exit 7", stdin_open=True)
+    assert _until(process, b"3\n") == b"1\n2\n3\n"
+    assert process.info().state == "running"
+    process.write(b"go\n")
+    assert process.wait().exit_code == 7
+
+
+def test_hd_r19_a_deep_tree_is_listed_in_bounds_and_deleted(anywhere: Sandbox) -> None:
+    deep = 10_000
+    script = f"import os\nfor _ in range({deep}):\n    os.mkdir('d' * 3); os.chdir('d' * 3)"
+    assert anywhere.exec(["python3", "-c", script], cwd="/workspace").ok
+    assert len(anywhere.files.page(".", recursive=True, limit=1000).entries) <= 1000
+    anywhere.files.remove("ddd", recursive=True)
+    assert [entry.path for entry in anywhere.files.list(".")] == []
+    long = "n" * 255
+    anywhere.files.write(long, b"x")
+    assert anywhere.files.read(long) == b"x"
+    with pytest.raises(InvalidInput):
+        anywhere.files.write(long + "n", b"x")

@@ -1,0 +1,100 @@
+"""Looks at boxes from the host, as nobody inside can: the judge of the attack and leak tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from station import Sandbox
+
+
+class Observer:
+    """Sees the processes, descriptors, mounts and files of one station's boxes."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def boxes(self, uid: str) -> list[str]:
+        """Names of the boxes of the sandbox `uid`."""
+        return [path.name for path in (self.home / "boxes").glob("*/*") if uid in _labels(path)]
+
+    def guests(self, uid: str = "") -> set[int]:
+        """Pids of the processes whose command line names a box of the sandbox `uid`: guest and monitor."""
+        boxes = {path.name for path in (self.home / "boxes").glob("*/*") if uid in _labels(path)}
+        return {pid for pid in pids() if any(box in command_line(pid) for box in boxes)}
+
+    def all_guests(self) -> set[int]:
+        """Those of every box of this station."""
+        return self.guests()
+
+    def pool_boxes(self) -> set[str]:
+        """Names of the boxes that belong to the station process."""
+        return {path.name for path in (self.home / "boxes").glob("*/*") if '"pool": true' in _labels(path)}
+
+    def processes(self, sandbox: Sandbox) -> set[int]:
+        """Pids of all processes of a sandbox's box, the guest included."""
+        return descendants(self.guests(sandbox.id))
+
+    def files(self) -> set[str]:
+        """Every path below the state directory that belongs to a box or a sandbox."""
+        found = set()
+        for top in ("boxes", "sandboxes", "output"):
+            found |= {str(path) for path in (self.home / top).rglob("*")}
+        return found
+
+    def mounts(self) -> int:
+        """Mounts in this process's own namespace."""
+        return len(Path("/proc/self/mountinfo").read_text().splitlines())
+
+    def cgroups(self) -> set[str]:
+        """Control groups of Station's boxes."""
+        walk = os.walk("/sys/fs/cgroup")
+        return {os.path.join(top, name) for top, names, _ in walk for name in names if self._ours(name)}
+
+    def _ours(self, name: str) -> bool:
+        return (self.home / "station_id").read_text().strip() in name
+
+    @staticmethod
+    def until(condition: Callable[[], bool], what: str, seconds: float = 5) -> None:
+        """Returns when `condition` holds; fails with `what` if it does not within the bound."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, what
+            os.sched_yield()
+
+
+def _labels(box: Path) -> str:
+    try:
+        return (box / "labels.json").read_text()
+    except OSError:
+        return ""
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def descendants(roots: set[int]) -> set[int]:
+    """`roots` and all processes below them, by one reading of /proc."""
+    parents = {}
+    for pid in pids():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        parents[pid] = int(stat.rpartition(")")[2].split()[1])
+    found = set(roots) & set(parents)
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        if not more:
+            return found
+        found |= more
