@@ -1,6 +1,7 @@
 #include "applet.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -64,6 +65,7 @@ int applet_run(char **argv)
     if (error)
         applet_fail(error, "cannot become the user");
     umask(0); /* modes are exact */
+    signal(SIGXFSZ, SIG_IGN); /* a file over its size limit is EFBIG, an answer, not a death */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max; /* a deep tree takes a few for each level */

@@ -30,6 +30,12 @@ void put_bytes(const void *bytes, size_t length);
 void put_text(const char *text); /* with its NUL */
 void put_flush(void);
 void write_all(int fd, const void *bytes, size_t length);
+/* At least one byte; 0 at the end. */
+size_t read_some(int fd, void *bytes, size_t room);
+/* A pipe that holds as much as the host sends ahead: the two ends wake each other less. Where it is refused, it works
+   as it is. */
+#define PIPE_BYTES 262144
+void widen_pipe(int fd);
 
 /* Stdin, buffered and hashed. */
 struct source {

@@ -1,5 +1,6 @@
 /* Arguments, stdin and stdout of applets. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,22 @@ void write_all(int fd, const void *bytes, size_t length)
         at += wrote;
         length -= (size_t)wrote;
     }
+}
+
+size_t read_some(int fd, void *bytes, size_t room)
+{
+    for (;;) {
+        ssize_t got = read(fd, bytes, room);
+        if (got >= 0)
+            return (size_t)got;
+        if (errno != EINTR)
+            applet_fail_errno("cannot read what is sent");
+    }
+}
+
+void widen_pipe(int fd)
+{
+    fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES);
 }
 
 void put_flush(void)
@@ -54,15 +71,11 @@ void put_text(const char *text)
 const uint8_t *source_peek(struct source *source, size_t *length)
 {
     while (source->start == source->end) {
-        ssize_t got = read(0, source->buffer, sizeof source->buffer);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            applet_fail_errno("cannot read what is sent");
+        size_t got = read_some(0, source->buffer, sizeof source->buffer);
         if (got == 0)
             return NULL;
         source->start = 0;
-        source->end = (size_t)got;
+        source->end = got;
     }
     if (*length > source->end - source->start)
         *length = source->end - source->start;

@@ -20,10 +20,11 @@ static void put_hex(const uint8_t digest[SHA256_SIZE])
 /* Exactly as many bytes as were announced: a file that shrinks meanwhile is a failure, one that grows is cut. */
 static void send(int fd, int64_t offset, int64_t left)
 {
-    static uint8_t buffer[65536];
+    static uint8_t buffer[PIPE_BYTES];
     struct sha256 hash;
     uint8_t digest[SHA256_SIZE];
     sha256_begin(&hash);
+    widen_pipe(1);
     while (left > 0) {
         size_t part = left < (int64_t)sizeof buffer ? (size_t)left : sizeof buffer;
         ssize_t got = pread(fd, buffer, part, offset);

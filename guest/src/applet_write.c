@@ -45,27 +45,25 @@ static void begin_draft(void)
 /* Everything but the last 32 bytes goes into the draft; those must be the digest of the rest. */
 static void receive(void)
 {
-    static struct source source;
-    uint8_t tail[SHA256_SIZE], digest[SHA256_SIZE];
-    size_t held = 0, length;
-    const uint8_t *bytes;
-    sha256_begin(&source.hash);
-    struct sha256 hash = source.hash;
-    while (length = sizeof source.buffer, (bytes = source_peek(&source, &length))) {
-        /* Of what is held and what came, all but 32 bytes are content for certain. */
-        size_t out = held + length > SHA256_SIZE ? held + length - SHA256_SIZE : 0;
-        size_t from_held = out < held ? out : held, from_new = out - from_held;
-        sha256_add(&hash, tail, from_held);
-        write_all(draft.fd, tail, from_held);
-        sha256_add(&hash, bytes, from_new);
-        write_all(draft.fd, bytes, from_new);
-        memmove(tail, tail + from_held, held - from_held);
-        memcpy(tail + held - from_held, bytes + from_new, length - from_new);
-        held += length - out;
-        source.start += length;
+    static uint8_t buffer[PIPE_BYTES + SHA256_SIZE];
+    uint8_t digest[SHA256_SIZE];
+    size_t held = 0, got;
+    struct sha256 hash;
+    sha256_begin(&hash);
+    widen_pipe(0);
+    while ((got = read_some(0, buffer + held, sizeof buffer - held))) {
+        held += got;
+        if (held <= SHA256_SIZE)
+            continue;
+        /* Of what is held, all but 32 bytes are content for certain. */
+        size_t out = held - SHA256_SIZE;
+        sha256_add(&hash, buffer, out);
+        write_all(draft.fd, buffer, out);
+        memmove(buffer, buffer + out, SHA256_SIZE);
+        held = SHA256_SIZE;
     }
     sha256_end(&hash, digest);
-    if (held != SHA256_SIZE || memcmp(digest, tail, SHA256_SIZE) != 0)
+    if (held != SHA256_SIZE || memcmp(digest, buffer, SHA256_SIZE) != 0)
         applet_fail(BAD_DIGEST, "the bytes do not match their digest");
 }
 

@@ -6,6 +6,8 @@
  *   --users shared | U:G       a user namespace in which we are 1000; with U:G also 0 is outer U, G, and ARGV runs as that
  *   --max-userns N             how many user namespaces may be made inside it
  *   --stage DIR, --bind NAME=SOURCE, --tmpfs NAME=SIZE:INODES:MODE   a private DIR with these in it
+ *   --folder NAME=SOURCE       as --bind, but of a folder that others write: no link is followed on the way to it
+ *   --pin NAME, --protect NAME a path in that folder that cannot be renamed away, and one that is read-only too
  *
  *   --info-fd N                write our pid there, in bwrap's words; for a box that has no bwrap
  *   --last-fd N                no descriptor above N passes through: whoever started the station may have left some open
@@ -101,16 +103,17 @@ static void run(char **argv, int program)
 
 static void reset_signals(void)
 {
+    static const unsigned long by_default[4]; /* as the kernel has it: the libc refuses numbers that it uses itself */
     sigset_t none;
     for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL); /* fails for some, rightly */
+        syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* fails for some, rightly */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 int launch_main(int argc, char **argv)
 {
-    struct launch plan;
+    static struct launch plan;
     if (!launch_parse(&plan, argc, argv)) {
         fprintf(stderr, "launch: the options make no sense\n");
         return LAUNCH_FAILED;

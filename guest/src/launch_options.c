@@ -20,13 +20,18 @@ static long number(const char *text, char stop, char **end)
     return value;
 }
 
-static void add(const char **list, int *count, const char *value)
+static void add_to(const char **list, int *count, int most, const char *value)
 {
-    if (*count == LAUNCH_LIST_MAX) {
-        fprintf(stderr, "launch: more than %d of one option\n", LAUNCH_LIST_MAX);
+    if (*count == most) {
+        fprintf(stderr, "launch: more than %d of one option\n", most);
         exit(LAUNCH_FAILED);
     }
     list[(*count)++] = value;
+}
+
+static void add(const char **list, int *count, const char *value)
+{
+    add_to(list, count, LAUNCH_LIST_MAX, value);
 }
 
 static void users(struct launch *plan, const char *value)
@@ -51,6 +56,12 @@ static bool option(struct launch *plan, const char *name, const char *value)
         add(plan->binds, &plan->bind_count, value);
     else if (strcmp(name, "--tmpfs") == 0)
         add(plan->tmpfs, &plan->tmpfs_count, value);
+    else if (strcmp(name, "--pin") == 0)
+        add_to(plan->pins, &plan->pin_count, LAUNCH_GUARDS_MAX, value);
+    else if (strcmp(name, "--protect") == 0)
+        add_to(plan->protects, &plan->protect_count, LAUNCH_GUARDS_MAX, value);
+    else if (strcmp(name, "--folder") == 0)
+        plan->folder = value;
     else if (strcmp(name, "--stage") == 0)
         plan->stage = value;
     else if (strcmp(name, "--users") == 0)

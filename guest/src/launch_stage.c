@@ -68,9 +68,17 @@ static void mount_tmpfs(const char *target, const char *values, uid_t owner)
         launch_fail("mount tmpfs", target);
 }
 
+static void bind_folder(const struct launch *plan, int source)
+{
+    char target[4200];
+    bind_one(plan, plan->folder, source);
+    target_of(plan, plan->folder, target, sizeof target);
+    launch_guard(plan, target);
+}
+
 void launch_stage(const struct launch *plan, uid_t owner)
 {
-    int sources[LAUNCH_LIST_MAX];
+    int sources[LAUNCH_LIST_MAX], folder = -1;
     char target[4200];
     if (plan->stage == NULL)
         return;
@@ -81,10 +89,14 @@ void launch_stage(const struct launch *plan, uid_t owner)
         launch_fail("make slave", "/");
     for (int i = 0; i < plan->bind_count; i++) /* before the stage may hide them */
         sources[i] = open_source(plan->binds[i]);
+    if (plan->folder != NULL)
+        folder = launch_open_folder(plan->folder);
     if (mount("stage", plan->stage, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=128,mode=755") != 0)
         launch_fail("mount the stage on", plan->stage);
     for (int i = 0; i < plan->bind_count; i++)
         bind_one(plan, plan->binds[i], sources[i]);
+    if (plan->folder != NULL)
+        bind_folder(plan, folder);
     for (int i = 0; i < plan->tmpfs_count; i++) {
         target_of(plan, plan->tmpfs[i], target, sizeof target);
         if (mkdir(target, 0755) != 0)

@@ -9,9 +9,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "loop.h"
 #include "seccomp.h"
 
 static unsigned char bounding[64]; /* the capabilities that the guest was given and user code must lose */
@@ -19,8 +21,33 @@ static int bounding_count;
 static int oom_fd = -1;
 static char oom_own[16];
 
+static void set(const char *file, const char *value)
+{
+    int fd = open(file, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0 && write(fd, value, strlen(value)) < 0)
+        complain("an IPC limit cannot be set", errno);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* System V objects outlive the processes that made them, and belong to no process whose memory could be watched. As PID 1
+ * the IPC namespace is ours alone; kernels before 5.19 let nobody but the machine's root set this. */
+static void bound_ipc(void)
+{
+    struct statvfs shm;
+    char pages[24];
+    if (getpid() != 1 || statvfs("/dev/shm", &shm) < 0 || shm.f_blocks == 0)
+        return;
+    snprintf(pages, sizeof pages, "%llu", (unsigned long long)shm.f_blocks * shm.f_frsize / (unsigned)getpagesize());
+    set("/proc/sys/kernel/shmall", pages);
+    set("/proc/sys/kernel/shmmni", "1024");
+    set("/proc/sys/kernel/sem", "1000 32000 500 1024");
+    set("/proc/sys/kernel/msgmni", "512"); /* of 16 KiB */
+}
+
 void lockdown_prepare(void)
 {
+    bound_ipc();
     for (int capability = 0; capability < 64; capability++)
         if (prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1)
             bounding[bounding_count++] = (unsigned char)capability;

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
-static const uint32_t round_constants[64] = {
+#include "sha256_cpu.h"
+
+const uint32_t sha256_constants[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
     0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
     0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
@@ -29,23 +31,46 @@ static void expand(const uint8_t block[64], uint32_t words[64])
     }
 }
 
-static void compress(uint32_t state[8], const uint8_t block[64])
+/* One round. The caller turns the names instead of moving the values. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                       \
+    do {                                                                                                       \
+        uint32_t first = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) +           \
+                         sha256_constants[i] + words[i];                                                       \
+        d += first;                                                                                            \
+        h = first + (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));            \
+    } while (0)
+
+void sha256_portable(uint32_t state[8], const uint8_t *blocks, size_t count)
 {
-    uint32_t words[64], v[8];
-    expand(block, words);
-    memcpy(v, state, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        uint32_t first = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) + choice + round_constants[i] +
-                         words[i];
-        uint32_t second = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) + majority;
-        memmove(v + 1, v, 7 * sizeof v[0]);
-        v[4] += first;
-        v[0] = first + second;
+    for (; count; count--, blocks += 64) {
+        uint32_t words[64];
+        uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+        uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+        expand(blocks, words);
+        for (int i = 0; i < 64; i += 8) {
+            ROUND(a, b, c, d, e, f, g, h, i);
+            ROUND(h, a, b, c, d, e, f, g, i + 1);
+            ROUND(g, h, a, b, c, d, e, f, i + 2);
+            ROUND(f, g, h, a, b, c, d, e, i + 3);
+            ROUND(e, f, g, h, a, b, c, d, i + 4);
+            ROUND(d, e, f, g, h, a, b, c, i + 5);
+            ROUND(c, d, e, f, g, h, a, b, i + 6);
+            ROUND(b, c, d, e, f, g, h, a, i + 7);
+        }
+        const uint32_t after[8] = {a, b, c, d, e, f, g, h};
+        for (int i = 0; i < 8; i++)
+            state[i] += after[i];
     }
-    for (int i = 0; i < 8; i++)
-        state[i] += v[i];
+}
+
+static void compress(uint32_t state[8], const uint8_t *blocks, size_t count)
+{
+    static sha256_blocks *chosen;
+    if (!chosen) {
+        sha256_blocks *fast = sha256_by_cpu();
+        chosen = fast ? fast : sha256_portable;
+    }
+    chosen(state, blocks, count);
 }
 
 void sha256_begin(struct sha256 *hash)
@@ -60,9 +85,9 @@ void sha256_add(struct sha256 *hash, const void *bytes, size_t length)
     hash->length += length;
     while (length) {
         if (hash->filled == 0 && length >= 64) {
-            compress(hash->state, at);
-            at += 64;
-            length -= 64;
+            compress(hash->state, at, length / 64);
+            at += length & ~(size_t)63;
+            length &= 63;
             continue;
         }
         size_t part = 64 - hash->filled < length ? 64 - hash->filled : length;
@@ -71,7 +96,7 @@ void sha256_add(struct sha256 *hash, const void *bytes, size_t length)
         at += part;
         length -= part;
         if (hash->filled == 64) {
-            compress(hash->state, hash->block);
+            compress(hash->state, hash->block, 1);
             hash->filled = 0;
         }
     }

@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -72,6 +73,67 @@ def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(
         swapper.kill()
     if outside != "/etc":
         assert os.listdir(outside) == []
+
+
+def test_hd_f01_no_tree_or_name_is_carried_through_a_swapped_link(confined: Sandbox) -> None:
+    """As above for archives, copies, renames and new directories; what lies outside may be written by the code itself,
+    so that only the way there can be what is refused. The control writes through the link, from inside."""
+    confined.exec("mkdir -p /run/outside/in; echo outside > /run/outside/secret; echo OUT > /run/outside/in/old")
+    before = confined.exec("cd /run/outside && find . | sort; cat secret in/old").stdout
+    confined.files.write("swapper.py", SWAPPER.encode())
+    confined.files.write("src", b"inside")
+    swapper = confined.start(["python3", "swapper.py", "/run/outside"])
+    archive = _tar("in/made", b"x", 0o644)
+    done: dict[str, int] = {}
+    refusals: set[int] = set()
+
+    def packed(path: str) -> bytes:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(confined.files.read_tar(path)))) as tar:
+            return b"".join(f.read() for member in tar if (f := tar.extractfile(member)) is not None)
+
+    def moved() -> None:
+        confined.files.write("moving", b"inside")
+        confined.files.rename("moving", "dir/moved")
+
+    attempts: dict[str, Callable[[], object]] = {
+        "tar out": lambda: packed("dir"),
+        "tar in": lambda: confined.files.write_tar("dir", archive),
+        "tar into a new one": lambda: confined.files.write_tar("dir/new", archive),
+        "copy in": lambda: confined.files.copy("src", "dir/copied"),
+        "copy out": lambda: confined.files.copy("dir", "copy"),
+        "what was copied": lambda: confined.files.read("copy/secret"),
+        "rename in": moved,
+        "rename out": lambda: confined.files.rename("dir/secret", "got"),
+        "what was renamed": lambda: confined.files.read("got"),
+        "rename back": lambda: confined.files.rename("got", "dir/secret"),
+        "mkdir": lambda: confined.files.mkdir("dir/sub"),
+        "remove": lambda: confined.files.remove("dir/sub", recursive=True),
+    }
+    try:
+        next(iter(swapper.output()))
+        careless = (
+            "import os\nfor _ in range(2000):\n    try: os.mkdir('dir/c'); os.rmdir('dir/c')\n    except OSError: pass"
+        )
+        watch = "import os\nwhile not os.path.exists('/run/outside/c'): pass\nprint('seen')"
+        seen = confined.start(["python3", "-c", watch], timeout_seconds=20)
+        while confined.exec(["python3", "-c", careless]).ok and seen.info().state == "running":
+            pass
+        assert seen.wait().stdout == "seen\n", "the control never met the link"
+        confined.exec("rmdir /run/outside/c")
+        for _ in range(swaps() // 100):
+            for name, attempt in attempts.items():
+                try:
+                    result = attempt()
+                    done[name] = done.get(name, 0) + 1
+                    assert not isinstance(result, bytes) or (b"outside" not in result.lower() and b"OUT" not in result)
+                except StationError as error:
+                    refusals.add(error.status)
+    finally:
+        swapper.kill()
+    assert set(done) == set(attempts)
+    assert refusals <= {400, 404, 409}
+    assert confined.exec("cd /run/outside && find . | sort; cat secret in/old").stdout == before
+    assert ".stn-" not in confined.exec("find . -name '.stn-*'").stdout
 
 
 @pytest.mark.parametrize(

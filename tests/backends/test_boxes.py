@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from station.backends._processes import handle_of, marked, parent_of
+from station.backends import _box, _processes
+from station.backends._processes import descendants, handle_of, marked, parent_of
 from station.backends.base import Box, Labels
 from station.backends.bubblewrap import BubblewrapBackend, BubblewrapSettings
 from station.backends.bubblewrap.programs import find_bwrap
 from station.core.capabilities import GuestUid, Level
-from station.core.errors import AlreadyExists, BackendUnavailable, BoxLost, CannotEnforce, InvalidInput
+from station.core.errors import AlreadyExists, BoxLost, CannotEnforce, InvalidInput
 from station.core.records import BoxRef
 from station.core.spec import Limits, Mount, Spec
 from station.guest.session import GuestSession
@@ -147,7 +149,7 @@ async def test_python_has_both_names_and_a_missing_runtime_is_named(
     ]  # fmt: skip
     assert bubblewrap._found is not None
     bubblewrap._found.runtimes.pop("node", None)
-    with pytest.raises(BackendUnavailable, match="nodejs"):
+    with pytest.raises(InvalidInput, match="nodejs"):
         bubblewrap.check(Spec("bubblewrap", runtime="node"))
 
 
@@ -310,6 +312,56 @@ async def test_memory_is_told_without_a_cgroup_too(state: Path, labels: MakeLabe
     box = await backend.create(EPHEMERAL, labels("b1"))
     assert await box.oom_kills() is None
     assert 50_000 < await box.memory_bytes() < 64 << 20
+    await box.destroy()
+    await backend.aclose()
+
+
+MAPPINGS = """
+import mmap, os, time
+fd = os.open('/dev/shm/all', os.O_RDWR | os.O_CREAT)
+os.truncate(fd, 60 << 20)
+for _ in range(60):
+    if os.fork() == 0: break
+held = []
+for _ in range(8):
+    held.append(mmap.mmap(fd, 60 << 20, mmap.MAP_SHARED | 0x8000, mmap.PROT_READ))
+print('x', flush=True)
+time.sleep(60)
+"""
+
+
+async def test_memory_is_told_without_holding_up_anybody_whatever_is_mapped(
+    state: Path, labels: MakeLabels, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HD-T8. To tell pages apart takes the kernel long, and waits for locks that the box holds. The control: so many
+    pages are mapped that a sum of what is resident would be over any limit."""
+    backend = BubblewrapBackend(state, station_id=STATION, settings=BubblewrapSettings(cgroups=False))
+    box = await backend.create(EPHEMERAL, labels("b1"))
+    session = await GuestSession.connect(box.connect)
+    process = start(session, box, f'exec python3 -c "{MAPPINGS}"', seconds=60)
+    told = b""
+    while told.count(b"x") < 61 and (chunk := await process.next_chunk()) is not None:
+        told += chunk.data
+    assert told.count(b"x") == 61, told
+    pids = descendants([box.ref.data["pid"]])
+    statm = [Path(f"/proc/{pid}/statm") for pid in pids]
+    assert sum(int(file.read_text().split()[1]) for file in statm if file.exists()) * 4096 > 20 << 30
+    monkeypatch.setattr(_processes, "PAGES_AT_A_LOOK", 1 << 16)
+    assert 0 < await box.memory_bytes() < 1 << 30, "what is shared is not counted for each"
+
+    def slowly(_: object) -> int:
+        time.sleep(1)
+        return 7
+
+    monkeypatch.setattr(_box, "memory_of", slowly)
+    telling = asyncio.create_task(box.memory_bytes())
+    longest = 0.0
+    while not telling.done():
+        turned = time.monotonic()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.monotonic() - turned)
+    assert (await telling, longest < 0.5) == (7, True)
+    await session.aclose()
     await box.destroy()
     await backend.aclose()
 

@@ -40,6 +40,11 @@ def test_ignored_signals_are_not_inherited() -> None:
 
     code, _ = launch("--", "/bin/sh", "-c", "kill -TERM $$; exit 5", before=ignore)
     assert code == -signal.SIGTERM
+    # posix_spawn of the GNU libc leaves two ignored that it uses itself.
+    pid = os.posix_spawn(
+        str(guest_binary()), ["x", "launch", "--", "/bin/sh", "-c", "grep -q 'SigIgn:.0*$' /proc/self/status"], {}
+    )
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_no_descriptor_above_the_last_passes() -> None:
@@ -100,3 +105,22 @@ def test_a_program_becomes_the_given_user_for_good() -> None:
         "--become", "60578:60578", "--users", "60579:60579", "--", "/bin/sh", "-c", "id -u; cat /proc/self/uid_map"
     )
     assert out.split() == ["0", "0", "60579", "1", "1000", "60578", "1"]
+
+
+@pytest.mark.parametrize("what", ["folder", "above", "pinned", "protected"])
+def test_a_link_on_the_way_to_a_folder_or_in_it_is_not_followed(tmp_path: Path, what: str) -> None:
+    """Where it was none when the station looked, somebody has put it there since."""
+    folder = tmp_path / "above" / "folder"
+    for name in ("pinned", "protected/in"):
+        (folder / name).mkdir(parents=True)
+    link = tmp_path / what if what == "above" else folder if what == "folder" else folder / what
+    stage = ("--stage", "/mnt", "--users", "shared")
+    arguments = (*stage, "--folder", f"w={folder}", "--pin", "pinned", "--protect", "protected/in")
+    look = ("--", "/bin/sh", "-c", "mkdir /mnt/w/protected/in/x && echo written; mkdir /mnt/w/pinned/x && echo ok")
+    first, second = launch(*arguments, *look)[1].splitlines()
+    assert first == "ok"
+    assert "Read-only" in second
+    link.rename(tmp_path / "away")
+    link.symlink_to(tmp_path / "away")
+    code, out = launch(*arguments, *look)
+    assert (code, len(out.splitlines())) == (125, 1)

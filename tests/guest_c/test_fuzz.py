@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "guest" / "src"
 FULL = bool(os.environ.get("STN_TEST_FULL"))
 SEED = int(os.environ.get("STN_TEST_SEED", "1"))
-ITERATIONS = {"frames": 300, "record": 100_000, "paths": 100_000, "entries": 100_000, "ring": 100}
+ITERATIONS = {"frames": 300, "record": 100_000, "paths": 100_000, "entries": 100_000, "ring": 100, "sha256": 10_000}
 FULL_FACTOR = 30
 
 

@@ -102,8 +102,12 @@ class Remains:
                 await self._end_processes(watch)
                 await self.cgroup.remove()
         except TimeoutError as error:
-            left = sorted({*marked(self.marker), *self.cgroup.pids()})
-            raise InternalError(f"box {self.directory.box_id} does not end; left are pids {left}", pids=left) from error
+            left = sorted({*await self._marked(), *self.cgroup.pids()})
+            if left:  # none: they were gone just as the time was up
+                raise InternalError(
+                    f"box {self.directory.box_id} does not end; left are pids {left}", pids=left
+                ) from error
+            await self.cgroup.remove()
         await self.remove_files()
         try:
             self.directory.remove()
@@ -113,7 +117,7 @@ class Remains:
     async def _end_processes(self, watch: PidWatch | None) -> None:
         others: set[int] = set()
         if self.polite:
-            others = descendants(marked(self.marker))
+            others = descendants(await self._marked())
         if watch is not None:
             if self.polite and not watch.gone():
                 others = await self._end_politely(watch)
@@ -123,13 +127,17 @@ class Remains:
             kill_quietly(pid)
         pause = _SHORT
         # The lock does not tell of bwrap's monitor, which closes it; a monitor that we do not know is looked for.
-        while not (self.reap() and self.directory.free() and (watch is not None or not marked(self.marker))):
+        while not (self.reap() and self.directory.free() and (watch is not None or not await self._marked())):
             if pause >= _LONG or watch is None:
                 # Not gone by itself: a launcher or monitor that waits for a child that never came.
-                for pid in marked(self.marker):
+                for pid in await self._marked():
                     kill_quietly(pid)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONG)
+
+    async def _marked(self) -> list[int]:
+        """In a thread: a process's command line lies in its own memory, whose lock any code of any box may hold."""
+        return await asyncio.to_thread(marked, self.marker)
 
     async def _end_politely(self, watch: PidWatch) -> set[int]:
         """Asks the first process to end the trees it keeps. What was below it and may outlive it is returned."""
@@ -159,18 +167,12 @@ class LocalBox:
     ) -> None:
         self.ref = ref
         self.layout = from_plain(Layout, facts["layout"])
-        self.layout_env_as_pairs()
         self.capabilities = from_plain(Capabilities, facts["capabilities"])
         self._watch = watch
         self._remains = remains
         self._forget = forget
         self._destroying = asyncio.Lock()
         self._destroyed = False
-
-    def layout_env_as_pairs(self) -> None:
-        """JSON knows no pairs."""
-        pairs = tuple((str(key), str(value)) for key, value in self.layout.env)
-        object.__setattr__(self.layout, "env", pairs)
 
     async def connect(self) -> SocketStream:
         if self._watch.gone():
@@ -202,7 +204,8 @@ class LocalBox:
         counted = self._remains.cgroup.memory_bytes()
         if counted is not None:
             return counted
-        return memory_of(descendants([self._watch.handle.pid]))
+        # In a thread: what is read waits for locks that the code in the box may hold.
+        return await asyncio.to_thread(lambda: memory_of(descendants([self._watch.handle.pid])))
 
     def _why(self) -> str:
         if self._destroyed:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from station.backends._trees import remove_tree
+from station.backends._trees import remove_below
 from station.backends.base import Labels
 from station.core.codec import from_plain, to_plain
 from station.core.errors import AlreadyExists, BoxLost, InvalidInput
@@ -40,14 +40,14 @@ class BoxDirectory:
         directory = cls(boxes, labels.box_id)
         boxes.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = boxes / f"{_NEW}{labels.box_id}"
-        _remove(boxes, new.name)
+        remove_below(boxes, new.name)
         new.mkdir(mode=0o700)
         (new / "labels.json").write_text(json.dumps(to_plain(labels)), encoding="utf-8")
         (new / "box.json").write_text(json.dumps(facts), encoding="utf-8")
         try:
             new.rename(directory.path)
         except OSError as error:
-            _remove(boxes, new.name)
+            remove_below(boxes, new.name)
             if directory.path.exists():
                 raise AlreadyExists(f"a box {labels.box_id} is there already", box_id=labels.box_id) from error
             raise
@@ -60,7 +60,7 @@ class BoxDirectory:
             return
         for name in sorted(os.listdir(boxes)):
             if name.startswith(_NEW):
-                _remove(boxes, name)
+                remove_below(boxes, name)
             elif _ID.fullmatch(name):
                 directory = cls(boxes, name)
                 with suppress(FileNotFoundError):  # destroyed while we look
@@ -150,8 +150,8 @@ class BoxDirectory:
         with suppress(FileNotFoundError):
             for name in os.listdir(self.path):
                 if name != "labels.json":
-                    _remove(self.path, name)
-        _remove(self.boxes, self.box_id)
+                    remove_below(self.path, name)
+        remove_below(self.boxes, self.box_id)
 
     @contextmanager
     def _descriptor(self) -> Iterator[int]:
@@ -160,14 +160,3 @@ class BoxDirectory:
             yield fd
         finally:
             os.close(fd)
-
-
-def _remove(parent: Path, name: str) -> None:
-    try:
-        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        remove_tree(fd, name)
-    finally:
-        os.close(fd)

@@ -1,4 +1,4 @@
-"""What a box without an image finds (decisions A14, A15): programs from the host's /usr, an /etc of our own."""
+"""What a box without an image finds (docs/layout.md): programs from the host's /usr, an /etc of our own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from station.backends.base import Layout
-from station.core.errors import BackendUnavailable
+from station.core.errors import InvalidInput
 from station.core.paths import HOME, TMP, WORKSPACE
 
 LINKS = "/.stn/bin"
@@ -44,13 +44,13 @@ def _inside_usr(target: Path, root: Path) -> bool:
 
 
 def require_runtime(runtime: str | None, found: Mapping[str, str]) -> None:
-    """Raises BackendUnavailable naming the package of a missing interpreter."""
+    """Raises InvalidInput naming the package of a missing interpreter."""
     if runtime is not None and runtime not in found:
         package = PACKAGES.get(runtime, runtime)
-        raise BackendUnavailable(
+        raise InvalidInput(
             f"no {runtime} in this machine's /usr, which boxes without an image run from; "
             f"install the package {package} (apt install {package})",
-            runtime=runtime,
+            field="runtime",
             package=package,
         )
 
@@ -77,7 +77,7 @@ def box_layout(
     }
     if tmp != TMP:
         env["TMPDIR"] = tmp
-    return Layout(workspace=workspace, home=home, tmp=tmp, path=path, env=tuple(env.items()), shell=shell)
+    return Layout(workspace=workspace, home=home, tmp=tmp, env=tuple(env.items()), shell=shell)
 
 
 @dataclass(frozen=True)

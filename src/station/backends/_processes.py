@@ -83,19 +83,44 @@ def descendants(roots: Iterable[int]) -> set[int]:
     return found
 
 
+PAGES_AT_A_LOOK = 1 << 20
+"""So many resident pages are told apart for one answer: the kernel walks each, half a microsecond a piece."""
+
+
 def memory_of(pids: Iterable[int]) -> int:
-    """Bytes of memory of these processes: their proportional share where it may be read, else what is resident."""
-    return sum(_memory(pid) for pid in pids)
+    """Bytes of memory of these processes, page tables included: their proportional share where it may be read. What
+    shares more than 4 GiB is counted without what it shares. For a thread: it may take a second, whatever they did."""
+    left, total = PAGES_AT_A_LOOK, 0
+    for pid in pids:
+        resident, shared = _pages(pid)
+        total += _page_tables(pid)
+        share = _proportional(pid) if resident <= left else None
+        left -= resident if share is not None else 0
+        total += (resident - shared) * PAGE if share is None else share
+    return total
 
 
-def _memory(pid: int) -> int:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+def _pages(pid: int) -> tuple[int, int]:
     with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
-    return 0
+        fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+        return int(fields[1]), int(fields[2])
+    return 0, 0
+
+
+def _page_tables(pid: int) -> int:
+    return _kibibytes(f"/proc/{pid}/status", "VmPTE:") or 0
+
+
+def _proportional(pid: int) -> int | None:
+    return _kibibytes(f"/proc/{pid}/smaps_rollup", "Pss:")
+
+
+def _kibibytes(file: str, name: str) -> int | None:
+    with suppress(OSError):
+        for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -17,6 +18,18 @@ class _Level:
     identity: tuple[int, int]
     directories: list[str] = field(default_factory=list)
     """Still to be removed."""
+
+
+def remove_below(parent: Path, name: str) -> None:
+    """As `remove_tree`, by the path of the parent; where that is missing, there is nothing to remove."""
+    try:
+        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        remove_tree(fd, name)
+    finally:
+        os.close(fd)
 
 
 def remove_tree(parent: int, name: str) -> None:

@@ -5,18 +5,21 @@ Processes, files, time-outs and output are written once, in `worker`, over the g
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from station.backends._processes import handle_of
 from station.core.capabilities import Capabilities
+from station.core.paths import HOME, TMP, WORKSPACE
 from station.core.records import BoxRef
 from station.core.spec import Spec
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Set at a box's birth, so that a crash leaves no box without an owner (decisions C)."""
+    """Set at a box's birth, so that a crash leaves no box without an owner."""
 
     box_id: str
     uid: str
@@ -31,19 +34,24 @@ class Labels:
     pool: bool = False
     """A pool or run box: belongs to the station process, destroyed when that is gone."""
 
+    @classmethod
+    def ours(cls, box_id: str, *, uid: str, generation: int, fence: int, station: str, pool: bool = False) -> Labels:
+        """With this process as the owner."""
+        me = handle_of(os.getpid())
+        return cls(box_id, uid, generation, fence, station, os.getpid(), me.start if me else 0, pool)
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the places of decisions A14 are, in the box's own view. Elsewhere than written there on `host` alone."""
+    """Where the places of docs/layout.md are, in the box's own view. Elsewhere than written there on `host` alone."""
 
-    workspace: str = "/workspace"
-    home: str = "/home/node"
-    tmp: str = "/tmp"  # noqa: S108 - the box's own
-    path: str = "/usr/local/bin:/usr/bin:/bin"
+    workspace: str = WORKSPACE
+    home: str = HOME
+    tmp: str = TMP
     env: tuple[tuple[str, str], ...] = ()
     """The environment that every process starts from, HOME and PATH included."""
     shell: str = "/bin/sh"
-    """bash where present, else sh (A16)."""
+    """bash where present, else sh."""
 
 
 class ByteStream(Protocol):

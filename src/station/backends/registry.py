@@ -31,11 +31,6 @@ def make_backends(
     return {backend.name: backend for backend in made}
 
 
-async def choose_default(backends: Mapping[str, Backend], probes: Mapping[str, Capabilities]) -> str | None:
+def choose_default(probes: Mapping[str, Capabilities]) -> str | None:
     """The best that works here without root; `None`: there is none, and the caller says why from the probes."""
-    for name in DEFAULTS:
-        if name in backends:
-            capabilities = probes.get(name) or await backends[name].probe()
-            if capabilities.available:
-                return name
-    return None
+    return next((name for name in DEFAULTS if name in probes and probes[name].available), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from station.backends._layout import BOX_USER, GUEST, HOSTNAME, LINKS, HostUsr
 from station.backends._spawn import INFO_FD, LAST_FD, LISTEN_FD
@@ -57,7 +57,7 @@ class BoxPlan:
     tmpfs: tuple[tuple[str, Tmpfs], ...] = ()
     mount: MountPlan | None = None
     cgroup_procs: tuple[str, ...] = ()
-    guest_options: tuple[str, ...] = field(default=())
+    guest_options: tuple[str, ...] = ()
     """Of tests alone."""
 
     @property
@@ -87,9 +87,20 @@ def launch_argv(plan: BoxPlan) -> list[str]:
     argv += ["--stage", STAGE]
     for name, source in plan.binds:
         argv += ["--bind", f"{name}={source}"]
+    argv += _folder(plan.mount) if plan.mount is not None else []
     for name, tmpfs in plan.tmpfs:
         argv += ["--tmpfs", tmpfs.option(name)]
     return [*argv, "--", *bwrap_argv(plan)]
+
+
+def _folder(mount: MountPlan) -> list[str]:
+    """Guarded by the launcher, not by bwrap: that one takes names, which others can make links meanwhile."""
+    argv = ["--folder", f"workspace={mount.source}"]
+    for name in mount.pinned:
+        argv += ["--pin", name]
+    for name in mount.protected:
+        argv += ["--protect", name]
+    return argv
 
 
 def bwrap_argv(plan: BoxPlan) -> list[str]:
@@ -137,20 +148,8 @@ def _places(plan: BoxPlan) -> list[str]:
     read_only = plan.mount is not None and plan.mount.read_only
     for place in (WORKSPACE, f"{HOME}/workspace"):
         argv += ["--ro-bind" if read_only else "--bind", f"{STAGE}/workspace", place]
-        argv += _protection(plan, place)
     # What is left of bwrap's own tmpfs has no size: nothing may be written there.
     return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
-
-
-def _protection(plan: BoxPlan, place: str) -> list[str]:
-    if plan.mount is None:
-        return []
-    argv = []
-    for name in plan.mount.pinned:
-        argv += ["--bind", f"{STAGE}/workspace/{name}", f"{place}/{name}"]
-    for name in plan.mount.protected:
-        argv += ["--ro-bind", f"{STAGE}/workspace/{name}", f"{place}/{name}"]
-    return argv
 
 
 def _guest(plan: BoxPlan) -> list[str]:

@@ -21,7 +21,6 @@ from station.backends._layout import (
     write_root_files,
 )
 from station.backends._local import LocalBackend
-from station.backends._processes import handle_of
 from station.backends.base import Labels
 from station.backends.bubblewrap import diagnosis, limits
 from station.backends.bubblewrap.argv import GUEST_SPARE_PIDS, RUN_BYTES, BoxPlan, Tmpfs, launch_argv
@@ -32,7 +31,7 @@ from station.backends.bubblewrap.users import look as look_at_users
 from station.core.capabilities import Capabilities, Grade, GuestUid
 from station.core.codec import to_plain
 from station.core.errors import BackendUnavailable, InternalError, InvalidInput, StationError
-from station.core.spec import DEFAULT_LIMITS, Spec
+from station.core.spec import Spec
 from station.guest.binary import guest_binary
 from station.guest.session import GuestSession
 
@@ -131,10 +130,10 @@ class BubblewrapBackend(LocalBackend):
         effective = spec.effective
         rootfs = self.state / "rootfs"
         binds = [("guest", found.guest), ("etc", str(rootfs / "etc")), ("links", str(rootfs / "links"))]
-        workspace = Tmpfs(limits.bytes_of(effective.workspace_mb, DEFAULT_LIMITS, "workspace_mb"))
+        workspace = Tmpfs((effective.workspace_mb or 0) << 20)
         tmpfs = [
-            ("tmp", Tmpfs(limits.bytes_of(effective.tmp_mb, DEFAULT_LIMITS, "tmp_mb"), "1777")),
-            ("shm", Tmpfs(limits.bytes_of(effective.shm_mb, DEFAULT_LIMITS, "shm_mb"), "1777")),
+            ("tmp", Tmpfs((effective.tmp_mb or 0) << 20, "1777")),
+            ("shm", Tmpfs((effective.shm_mb or 0) << 20, "1777")),
             ("run", Tmpfs(RUN_BYTES)),
         ]
         if spec.ephemeral:
@@ -144,23 +143,21 @@ class BubblewrapBackend(LocalBackend):
             owner = (users.user, users.group) if users.become else None
             places = self.persistent(labels.uid, owner)
             binds += [(name, str(path)) for name, path in places.items() if mount is None or name != "workspace"]
-        if mount is not None:
-            binds.append(("workspace", mount.source))
         return BoxPlan(
-            self.marker(labels.box_id),
-            users,
-            found.usr,
-            found.guest,
-            found.bwrap.run_as,
-            found.bwrap.version,
-            effective.pids or 0,
-            effective.open_files or 0,
-            effective.max_file_size_bytes,
-            (*binds, *found.bwrap.staged),
-            tuple(tmpfs),
-            mount,
-            tuple(cgroup.procs),
-            self._settings.guest_options,
+            marker=self.marker(labels.box_id),
+            users=users,
+            usr=found.usr,
+            launcher=found.guest,
+            bwrap=found.bwrap.run_as,
+            bwrap_version=found.bwrap.version,
+            pids=effective.pids or 0,
+            open_files=effective.open_files or 0,
+            max_file_size_bytes=effective.max_file_size_bytes,
+            binds=(*binds, *found.bwrap.staged),
+            tmpfs=tuple(tmpfs),
+            mount=mount,
+            cgroup_procs=tuple(cgroup.procs),
+            guest_options=self._settings.guest_options,
         )
 
     def _mount(self, spec: Spec) -> MountPlan | None:
@@ -171,6 +168,13 @@ class BubblewrapBackend(LocalBackend):
             raise InvalidInput(
                 f"the folder {mount.source} belongs to root, and no box runs as root, so nothing could be written; "
                 "give it to a user (chown), or mount it with :ro",
+                field="mount",
+            )
+        users = self._found.users if self._found else None
+        if users is not None and users.become and mount.read_only and not mount.open_to_others:
+            raise InvalidInput(
+                f"the folder {mount.source} is closed to other users, and no box runs as root, so nothing could be "
+                "read: open it (chmod o+rx), or copy in what the code needs",
                 field="mount",
             )
         return mount
@@ -225,9 +229,8 @@ class BubblewrapBackend(LocalBackend):
 
     async def _trial(self, facts: diagnosis.MachineFacts) -> Capabilities:
         """Raises StationError where a box with what is chosen now does not start or answer."""
-        me = handle_of(os.getpid())
         box_id = f"probe-{secrets.token_hex(8)}"
-        labels = Labels(box_id, box_id, 0, 0, self.station_id, os.getpid(), me.start if me else 0, pool=True)
+        labels = Labels.ours(box_id, uid=box_id, generation=0, fence=0, station=self.station_id, pool=True)
         shell = Capabilities(self.name, available=True, grade=Grade.PROCESS)
         box = await self._create(Spec(self.name, ephemeral=True), labels, shell)
         try:

@@ -1,4 +1,4 @@
-"""Which limit holds, by what, and what is refused: pure functions of what was found out (requirements: guest 6)."""
+"""Which limit holds, by what, and what is refused: pure functions of what was found out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from station.backends.bubblewrap.argv import GUEST_SPARE_PIDS
 from station.core.capabilities import Capabilities, Level, LimitReport
 from station.core.errors import CannotEnforce
-from station.core.spec import Limits, Spec
+from station.core.spec import Spec
 
 _DELEGATE = "run the station as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
@@ -92,7 +92,7 @@ def refuse_unknown_here(capabilities: Capabilities, spec: Spec) -> None:
     if spec.image is not None and not capabilities.images:
         raise CannotEnforce(
             f"{capabilities.backend} runs programs of this machine's /usr and knows no images; "
-            "the backend docker runs images",
+            "the backend docker, which runs them, comes with a later version: leave the image out",
             image=spec.image,
             alternative="docker",
         )
@@ -102,8 +102,3 @@ def refuse_unknown_here(capabilities: Capabilities, spec: Spec) -> None:
             "later version",
             network=spec.network,
         )
-
-
-def bytes_of(mebibytes: int | None, default: Limits, name: str) -> int:
-    value = mebibytes if mebibytes is not None else getattr(default, name)
-    return int(value) << 20

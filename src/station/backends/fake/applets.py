@@ -8,13 +8,13 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from station.core.errors import InternalError
+from station.guest.file_errors import ARCHIVE, DIGEST, NOT_REGULAR, REFUSED
 from station.guest.frames import STDERR, STDOUT
 from station.guest.packs import END, Entry, PackReader
 
 from .process import FakeProcess, Program
 from .tree import Directory, Fifo, File, Link, Node, Place, Tree, fail, walk_below
 
-NOT_A_FILE, PATH_REFUSED, DIGEST_DIFFERS, BAD_ARCHIVE = 200, 201, 202, 203
 _CHUNK = 65_536
 _DIGEST = 32
 _MAX_DEPTH = 512
@@ -48,7 +48,7 @@ def applet(argv: Sequence[bytes], tree: Tree) -> Program:
             code, text = error.code, str(error)
         except OSError as error:
             escapes = error.errno == errno.EXDEV
-            code, text = PATH_REFUSED if escapes else error.errno or errno.EIO, str(error.strerror)
+            code, text = REFUSED if escapes else error.errno or errno.EIO, str(error.strerror)
         except ValueError:
             code, text = errno.EINVAL, "an argument is no number"
         else:
@@ -64,7 +64,7 @@ def applet(argv: Sequence[bytes], tree: Tree) -> Program:
 
 def _find(tree: Tree, root: bytes, path: bytes, *, follow: bool, parents: bool = False) -> Place:
     if path.startswith(b"/") or b".." in path.split(b"/") or not path:
-        raise Refusal(PATH_REFUSED, "the path leads out of its root")
+        raise Refusal(REFUSED, "the path leads out of its root")
     return tree.find(path, root=tree.directory(root), follow=follow, parents=parents)
 
 
@@ -102,7 +102,7 @@ async def _checked(process: FakeProcess, take: Callable[[bytes], None]) -> None:
         digest.update(ready)
         take(ready)
     if held != digest.digest():
-        raise Refusal(DIGEST_DIFFERS, "the bytes are not those of their digest")
+        raise Refusal(DIGEST, "the bytes are not those of their digest")
 
 
 # --- the applets -----------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ async def _read(process: FakeProcess, tree: Tree, args: _Args) -> None:
     if isinstance(node, Directory):
         raise fail(errno.EISDIR)
     if not isinstance(node, File):
-        raise Refusal(NOT_A_FILE, "not a regular file")
+        raise Refusal(NOT_REGULAR, "not a regular file")
     await process.write(STDERR, entry(node, path).encode())
     end = node.size if length < 0 else min(node.size, offset + length)
     digest = hashlib.sha256()
@@ -172,7 +172,7 @@ def _replaceable(tree: Tree, root: bytes, path: bytes, flags: bytes) -> Place:
     if place.node is not None and b"x" in flags:
         raise fail(errno.EEXIST)
     if isinstance(place.node, Fifo):
-        raise Refusal(NOT_A_FILE, "not a regular file")
+        raise Refusal(NOT_REGULAR, "not a regular file")
     return place
 
 
@@ -227,13 +227,10 @@ async def _space(process: FakeProcess, tree: Tree, args: _Args) -> None:
 async def _pack(process: FakeProcess, tree: Tree, args: _Args) -> None:
     root, path, limit = args[0], args[1], int(args[2])
     node = _there(_find(tree, root, path, follow=True))
-    if isinstance(node, Directory):
-        packed = walk_below(node)
-    elif isinstance(node, File):
-        packed = [(path.rsplit(b"/", 1)[-1], node)]
-    else:
-        raise Refusal(NOT_A_FILE, "neither file nor directory")
-    if limit > 0 and sum(child.size for _, child in packed) > limit:
+    if not isinstance(node, Directory):
+        raise fail(errno.ENOTDIR)
+    packed = walk_below(node)
+    if limit >= 0 and sum(child.size for _, child in packed) > limit:
         raise fail(errno.EFBIG)
     for name, child in packed:
         if isinstance(child, File | Directory | Link):
@@ -276,7 +273,7 @@ class _Staging:
         try:
             events = self._reader.feed(data)
         except InternalError as error:
-            raise Refusal(BAD_ARCHIVE, error.message) from error
+            raise Refusal(ARCHIVE, error.message) from error
         for event in events:
             if isinstance(event, bytes):
                 self._file.append(event)
@@ -287,20 +284,20 @@ class _Staging:
         try:
             self._reader.finish()
         except InternalError as error:
-            raise Refusal(BAD_ARCHIVE, error.message) from error
+            raise Refusal(ARCHIVE, error.message) from error
 
     def _add(self, item: Entry) -> None:
         path = os.fsencode(item.path)
         parts = path.split(b"/")
         if path.startswith(b"/") or b".." in parts or item.kind == "o":
-            raise Refusal(BAD_ARCHIVE, "an entry that is refused")
+            raise Refusal(ARCHIVE, "an entry that is refused")
         try:
             for end in range(1, len(parts)):
                 if isinstance(self._tree.find(b"/".join(parts[:end]), root=self.top, follow=False).node, Link):
-                    raise Refusal(BAD_ARCHIVE, "an entry goes through a link")
+                    raise Refusal(ARCHIVE, "an entry goes through a link")
             place = self._tree.find(path, root=self.top, follow=False, parents=True)
         except OSError as error:
-            raise Refusal(BAD_ARCHIVE, "an entry goes through a file, or comes before its directory") from error
+            raise Refusal(ARCHIVE, "an entry goes through a file, or comes before its directory") from error
         self.count += 1
         if item.kind == "d" and isinstance(place.node, Directory):
             place.node.mode = item.mode & 0o777
@@ -313,7 +310,7 @@ class _Staging:
         if item.kind == "l":
             target = os.fsencode(item.target or "")
             if target.startswith(b"/") or _leads_up(target, depth):
-                raise Refusal(BAD_ARCHIVE, "a link that leads out")
+                raise Refusal(ARCHIVE, "a link that leads out")
             return self._tree.new_link(target)
         self._file = self._tree.new_file(mode=item.mode & 0o777)
         return self._file

@@ -164,7 +164,7 @@ class FakeBackend:
 
     def __init__(
         self,
-        state_dir: Path,
+        _state_dir: Path,
         *,
         station_id: str,
         programs: Mapping[str, Program] | None = None,
@@ -172,8 +172,7 @@ class FakeBackend:
         store: FakeStore | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Nothing is written to `state_dir`."""
-        self.state_dir = state_dir
+        """Takes a state directory as every backend does, and writes nothing to it."""
         self.programs: dict[str, Program] = {**PROGRAMS, **(programs or {})}
         """May be added to; boxes that are there see it."""
         self.faults = faults or Faults()

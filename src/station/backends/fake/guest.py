@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,7 +22,6 @@ from .stream import FaultyStream
 from .tree import Tree
 
 _BATCH = 8
-_ESRCH, _E2BIG, _EBUSY, _EEXIST, _EINVAL, _ENOBUFS = 3, 7, 16, 17, 22, 105
 CAPABILITIES = 1 << frames.CAPABILITIES.index("subreaper") | 1 << frames.CAPABILITIES.index("openat2")
 
 
@@ -197,7 +197,7 @@ class FakeGuest:
             try:
                 self._handlers[frame.kind](frame)
             except (struct.error, ValueError) as error:
-                self._tell(wire.error(frame.id, _EINVAL, str(error)))
+                self._tell(wire.error(frame.id, errno.EINVAL, str(error)))
 
     def _tell(self, frame: bytes) -> None:
         if self.session:
@@ -236,7 +236,7 @@ class FakeGuest:
         held = held if number == frame.id else b""
         if len(held) + len(frame.payload) > MAX_RECORD:
             self._parts = (0, b"")
-            self._tell(wire.error(frame.id, _E2BIG, "the start record is over 2 MiB"))
+            self._tell(wire.error(frame.id, errno.E2BIG, "the start record is over 2 MiB"))
             return
         self._parts = (frame.id, held + frame.payload)
 
@@ -244,7 +244,7 @@ class FakeGuest:
         number, held = self._parts
         self._parts = (0, b"")
         if frame.id <= self._last_id:
-            self._tell(wire.error(frame.id, _EEXIST, "this id was used before"))
+            self._tell(wire.error(frame.id, errno.EEXIST, "this id was used before"))
             return
         record = wire.parse_record((held if number == frame.id else b"") + frame.payload)
         if not self.alive_at("start"):
@@ -256,7 +256,7 @@ class FakeGuest:
     def _known(self, frame: Frame) -> Execution | None:
         execution = self.executions.get(frame.id)
         if execution is None:
-            self._tell(wire.error(frame.id, _ESRCH, "no such process"))
+            self._tell(wire.error(frame.id, errno.ESRCH, "no such process"))
         return execution
 
     def _on_stdin(self, frame: Frame) -> None:
@@ -267,7 +267,7 @@ class FakeGuest:
             self._tell(frames.frame(frames.STDIN_CLOSED, frame.id))
             return
         if not execution.feed(frame.payload):
-            self._tell(wire.error(frame.id, _ENOBUFS, "stdin beyond the window, or after its end"))
+            self._tell(wire.error(frame.id, errno.ENOBUFS, "stdin beyond the window, or after its end"))
         self.stdin_moved(execution)
 
     def _on_signal(self, frame: Frame) -> None:
@@ -299,7 +299,7 @@ class FakeGuest:
     def _on_forget(self, frame: Frame) -> None:
         execution = self.executions.get(frame.id)
         if execution and execution.exit is None:
-            self._tell(wire.error(frame.id, _EBUSY, "it has not ended"))
+            self._tell(wire.error(frame.id, errno.EBUSY, "it has not ended"))
         elif execution:
             del self.executions[frame.id]
 

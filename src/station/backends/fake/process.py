@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -112,15 +113,16 @@ class Files:
         return os.fsencode(posixpath.join(self._cwd, path))
 
     def read_bytes(self, path: str) -> bytes:
-        return self.open(path).read(0, -1 % (1 << 63))
+        file = self.open(path)
+        return file.read(0, file.size)
 
     def open(self, path: str) -> File:
         """The file itself; it stays the same through renames and removal."""
         node = self._tree.get(self._path(path))
         if isinstance(node, Directory):
-            raise fail(21)
+            raise fail(errno.EISDIR)
         if not isinstance(node, File):
-            raise fail(6)
+            raise fail(errno.ENXIO)
         return node
 
     def create(self, path: str, *, mode: int = 0o644) -> File:
@@ -130,7 +132,7 @@ class Files:
             place.node.truncate(0)
             return place.node
         if place.node is not None:
-            raise fail(21)
+            raise fail(errno.EISDIR)
         file = self._tree.new_file(mode=mode)
         self._tree.add(place, file)
         return file
@@ -146,21 +148,21 @@ class Files:
     def make_directory(self, path: str) -> None:
         place = self._tree.find(self._path(path))
         if place.node is not None:
-            raise fail(17)
+            raise fail(errno.EEXIST)
         self._tree.add(place, self._tree.new_directory())
 
     def make_link(self, path: str, target: str) -> None:
         """A symbolic link at `path`."""
         place = self._tree.find(self._path(path), follow=False)
         if place.node is not None:
-            raise fail(17)
+            raise fail(errno.EEXIST)
         self._tree.add(place, self._tree.new_link(os.fsencode(target)))
 
     def make_fifo(self, path: str) -> None:
         """A fifo, to be neither file nor directory; nothing can be read from it."""
         place = self._tree.find(self._path(path), follow=False)
         if place.node is not None:
-            raise fail(17)
+            raise fail(errno.EEXIST)
         self._tree.add(place, self._tree.new_fifo())
 
     def list_directory(self, path: str = ".") -> list[str]:
@@ -170,9 +172,9 @@ class Files:
     def remove(self, path: str) -> None:
         place = self._tree.find(self._path(path), follow=False)
         if place.node is None:
-            raise fail(2)
+            raise fail(errno.ENOENT)
         if isinstance(place.node, Directory):
-            raise fail(21)
+            raise fail(errno.EISDIR)
         self._tree.unlink(place)
 
     def exists(self, path: str) -> bool:
@@ -284,7 +286,7 @@ class FakeProcess:
     def on_signal(self, number: int, handler: Callable[[], None] | None) -> None:
         """What a signal does instead of ending the process; `None`: nothing. SIGKILL cannot be handled."""
         if number == Signals.SIGKILL:
-            raise fail(22)
+            raise fail(errno.EINVAL)
         self.handlers[number] = handler
 
     def signal_event(self, number: int) -> asyncio.Event:

@@ -7,6 +7,7 @@ substitution, globs, here-documents and control words are refused before anythin
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
@@ -261,8 +262,8 @@ class _Shell:
                 stdin=Stdin(lambda: None, is_open=False) if command.background else stdin,
             )  # fmt: skip
         except OSError as error:
-            await self._complain(f"{words[0]}: {'not found' if error.errno == 2 else error.strerror}")
-            return 127 if error.errno == 2 else 126
+            await self._complain(f"{words[0]}: {'not found' if error.errno == errno.ENOENT else error.strerror}")
+            return 127 if error.errno == errno.ENOENT else 126
         return await self._finish(child, leaves=leaves, background=command.background)
 
     async def _finish(self, child: Child, *, leaves: bool, background: bool) -> int:

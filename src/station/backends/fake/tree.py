@@ -7,19 +7,14 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 
 _MAX_LINKS = 40
-_inodes = count(2)
 
 
 @dataclass(eq=False)
 class Node:
     mode: int
     mtime_ns: int
-    inode: int = field(default_factory=lambda: next(_inodes), init=False)
-    letter = b"o"
-    """The type as the protocol writes it."""
 
     @property
     def size(self) -> int:
@@ -32,7 +27,6 @@ class File(Node):
 
     data: bytearray = field(default_factory=bytearray)
     hole: int = 0
-    letter = b"f"
 
     @property
     def size(self) -> int:
@@ -55,7 +49,6 @@ class File(Node):
 @dataclass(eq=False)
 class Link(Node):
     target: bytes = b""
-    letter = b"l"
 
     @property
     def size(self) -> int:
@@ -67,7 +60,6 @@ class Directory(Node):
     children: dict[bytes, Node] = field(default_factory=dict)
     mount: bool = False
     """A file system of its own; listings do not cross it."""
-    letter = b"d"
 
 
 @dataclass(eq=False)

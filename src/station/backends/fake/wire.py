@@ -22,7 +22,6 @@ _WANTED = struct.Struct("<IQQ")
 _RECORD = struct.Struct("<IIIIIQII")
 _TRAILER = 8
 _STDIN_FLAG, _APPLET_FLAG, _FLAGS = 1, 2, 3
-_RING_MIN = 4096
 
 
 class HostDecoder:
@@ -120,7 +119,7 @@ def parse_record(raw: bytes) -> Record:
         on_full=OnFull(on_full),
         timeout_seconds=timeout_ms / 1000,
         grace_seconds=grace_ms / 1000,
-        ring_bytes=min(max(ring, _RING_MIN), frames.MAX_RING) if ring else frames.DEFAULT_RING,
+        ring_bytes=min(max(ring, frames.MIN_RING), frames.MAX_RING) if ring else frames.DEFAULT_RING,
         output_limit=limit,
         cwd=texts[0],
         argv=tuple(texts[1 : 1 + argc]),

@@ -12,10 +12,10 @@ from station.backends._box import LocalBox
 from station.backends._boxdir import BoxDirectory
 from station.backends._cgroups import BoxCgroup, CgroupLimits, Cgroups
 from station.backends._layout import box_layout, interpreters, look_at_usr, require_runtime, write_root_files
-from station.backends._local import LocalBackend
+from station.backends._local import LocalBackend, check_uid
 from station.backends._processes import has_marker
 from station.backends._spawn import INFO_FD, LAST_FD, LISTEN_FD
-from station.backends._trees import remove_tree
+from station.backends._trees import remove_below
 from station.backends.base import Labels, Layout
 from station.backends.bubblewrap.limits import for_spec, refuse_unenforced, refuse_unknown_here
 from station.backends.bubblewrap.mounts import plan_mount
@@ -23,7 +23,7 @@ from station.backends.bubblewrap.users import Users, choose
 from station.backends.bubblewrap.users import look as look_at_users
 from station.core.capabilities import Capabilities, Grade, Level, LimitReport
 from station.core.codec import to_plain
-from station.core.errors import BackendUnavailable, CannotEnforce, InternalError, InvalidInput
+from station.core.errors import BackendUnavailable, CannotEnforce, InternalError
 from station.core.spec import Spec
 from station.guest.binary import guest_binary
 
@@ -123,21 +123,14 @@ class HostBackend(LocalBackend):
             await self._remove_below(path.parent, path.name)
 
     async def remove_files(self, uid: str) -> None:
-        if not uid.isalnum():
-            raise InvalidInput("a sandbox uid has letters and digits alone", field="uid")
+        check_uid(uid)
         await self._remove_below(self._files / "sandboxes", uid)
 
     async def _remove_below(self, parent: Path, name: str) -> None:
         try:
-            fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            await asyncio.to_thread(remove_tree, fd, name)
+            await asyncio.to_thread(remove_below, parent, name)
         except OSError as error:
             raise InternalError(f"{parent / name} could not be removed: {error}") from error
-        finally:
-            os.close(fd)
 
     def _places(self, spec: Spec, labels: Labels) -> dict[str, Path]:
         own = self._files / "boxes" / labels.box_id
@@ -148,8 +141,8 @@ class HostBackend(LocalBackend):
         return places
 
     def _make_places(self, places: dict[str, Path], labels: Labels) -> None:
-        if not labels.uid.isalnum() and not labels.pool:
-            raise InvalidInput("a sandbox uid has letters and digits alone", field="uid")
+        if not labels.pool:
+            check_uid(labels.uid)
         for name, place in places.items():
             if not place.is_relative_to(self._files):
                 continue  # the user's own folder
