@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -112,10 +113,30 @@ async def test_an_exclusive_write_keeps_what_is_there(files: GuestFiles, root: P
     assert (root / "a").read_bytes() == b"old"
 
 
+@pytest.mark.parametrize(
+    ("size", "piece"),
+    [*product([0, 1, 31, 32, 33], [1, 31, 32, 4096]), *product([300_000], [4096, 1 << 20])],
+)
+async def test_a_digest_is_passed_on_both_ways(files: GuestFiles, root: Path, size: int, piece: int) -> None:
+    data = random.Random(size).randbytes(size)
+    sealed = data + hashlib.sha256(data).digest()
+    cut = [sealed[start : start + piece] for start in range(0, len(sealed), piece)]
+    written = await files.write(at("a"), pieces(*cut), sealed=True)
+    assert (root / "a").read_bytes() == data
+    assert written.sha256 == hashlib.sha256(data).hexdigest()
+    async with await files.read(at("a")) as stream:
+        assert b"".join([part async for part in stream.sealed()]) == sealed
+
+
+async def test_what_is_shorter_than_a_digest_is_not_written(files: GuestFiles, root: Path) -> None:
+    with pytest.raises(InvalidInput, match="digest differs"):
+        await files.write(at("a"), b"x" * 31, sealed=True)
+    assert os.listdir(root) == []
+
+
 async def test_a_write_whose_digest_differs_changes_nothing(session: GuestSession, places: Places, root: Path) -> None:
     (root / "a").write_bytes(b"old")
-    wrong = Source(b"new")
-    wrong._hash.update(b"something else")
+    wrong = Source(b"new" + hashlib.sha256(b"something else").digest(), sealed=True)
     command = Command("write", (places.workspace, "a", "644", ""), "/workspace/a", 10, "/workspace")
     with pytest.raises(InvalidInput, match="digest differs") as caught:
         await answer_of(session, command, wrong)

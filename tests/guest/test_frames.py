@@ -76,11 +76,11 @@ def test_a_length_above_the_maximum_is_garbage() -> None:
 def test_a_damaged_payload_is_a_protocol_error_and_nothing_else(kind: int, payload: bytes) -> None:
     parsers = {
         frames.HELLO_ACK: frames.parse_hello_ack,
-        frames.STARTED: frames.parse_u32,
+        frames.STARTED: frames.parse_started,
         frames.OUTPUT: frames.parse_output,
         frames.GAP: frames.parse_gap,
         frames.EXIT: frames.parse_exit,
-        frames.STDIN_ACK: frames.parse_u64,
+        frames.STDIN_ACK: frames.parse_stdin_ack,
         frames.ERROR: frames.parse_error,
     }
     if kind in parsers:

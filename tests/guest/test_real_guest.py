@@ -30,10 +30,11 @@ class Kept:
     def __init__(self) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
         kept = self.stdout if stream == 1 else self.stderr
         assert offset == len(kept)
         kept += data
+        return True
 
     def gap(self, stream: int, start: int, end: int) -> None:
         raise AssertionError(f"gap {start}..{end} in {stream}")

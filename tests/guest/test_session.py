@@ -28,9 +28,10 @@ class Kept:
         self.data = {1: b"", 2: b""}
         self.gaps: list[tuple[int, int, int]] = []
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
         assert offset == len(self.data[stream]) + sum(end - start for s, start, end in self.gaps if s == stream)
         self.data[stream] += data
+        return True
 
     def gap(self, stream: int, start: int, end: int) -> None:
         self.gaps.append((stream, start, end))
@@ -62,12 +63,23 @@ async def test_a_process_runs_from_start_to_exit(met: Met) -> None:
     assert await peer.expect(frames.FORGET) == (1, b"")
 
 
+async def test_to_forget_is_not_urgent_and_goes_along_with_the_next_start(met: Met) -> None:
+    session, peer = met
+    first = session.start(TRUE, guest_id=session.next_id())
+    await peer.expect(frames.START)
+    await peer.send(frames.EXIT, 1, exit_payload())
+    await first.exit()
+    first.forget()
+    session.start(TRUE, guest_id=session.next_id())
+    assert [(await peer.read())[0] for _ in range(2)] == [frames.FORGET, frames.START]
+
+
 async def test_a_process_that_never_started_has_no_pid(met: Met) -> None:
     session, peer = met
     process = session.start(TRUE, guest_id=session.next_id())
     await peer.send(frames.EXIT, 1, exit_payload(ExitKind.NO_PROGRAM, 2))
     assert await process.pid() is None
-    assert not (await process.exit()).started
+    assert (await process.exit()).kind is ExitKind.NO_PROGRAM
 
 
 async def test_many_waiters_see_one_end_and_a_cancelled_one_harms_nobody(met: Met) -> None:
@@ -523,9 +535,28 @@ async def test_a_session_that_is_closed_at_once_leaves_nothing_open(door: Door) 
         await peer.read()
 
 
+async def test_what_a_sink_does_not_want_forgotten_is_acknowledged_when_it_says_so(met: Met) -> None:
+    class Reluctant(Kept):
+        def output(self, stream: int, offset: int, data: bytes) -> bool:
+            super().output(stream, offset, data)
+            return stream == 2
+
+    session, peer = met
+    sink = Reluctant()
+    process = session.start(TRUE, guest_id=session.next_id(), sink=sink)
+    await peer.output(1, 1, 0, b"abc")
+    await peer.output(1, 2, 0, b"de")
+    await peer.expect_ack(2, 2)
+    assert (sink.data, process.offsets) == ({1: b"abc", 2: b"de"}, (0, 2))
+    process.acknowledge(1)
+    process.acknowledge(1)
+    await peer.expect_ack(1, 3)
+    assert process.offsets == (3, 2)
+
+
 async def test_a_sink_that_fails_ends_the_session_and_its_error_is_not_swallowed(door: Door) -> None:
     class Failing(Kept):
-        def output(self, stream: int, offset: int, data: bytes) -> None:
+        def output(self, stream: int, offset: int, data: bytes) -> bool:
             raise ZeroDivisionError
 
     connecting = asyncio.ensure_future(GuestSession.connect(door.open))

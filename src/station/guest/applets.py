@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 
 from station.core.errors import BoxLost, InternalError
+from station.core.wire import DIGEST_BYTES
 
 from .file_errors import check
 from .frames import STDERR, STDOUT, ProtocolError, StartRecord
@@ -46,11 +47,12 @@ class _Answer:
         self.kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._size = 0
 
-    def output(self, stream: int, _offset: int, data: bytes) -> None:
+    def output(self, stream: int, _offset: int, data: bytes) -> bool:
         self._size += len(data)
         if self._size > ANSWER_BYTES:
             raise ProtocolError("the answer of a file primitive is too long")
         self.kept[stream].append(data)
+        return True
 
     def gap(self, *_: int) -> None:
         raise ProtocolError("the answer of a file primitive has a gap")
@@ -99,14 +101,16 @@ async def answer_of(session: GuestSession, command: Command, source: Source | No
 class Source:
     """Bytes for an applet's stdin, followed by their digest: without it, what came before changes nothing."""
 
-    def __init__(self, data: bytes | AsyncIterable[bytes]) -> None:
+    def __init__(self, data: bytes | AsyncIterable[bytes], *, sealed: bool = False) -> None:
+        """`sealed`: the data ends with its digest, which the guest checks; nothing is hashed on the way there."""
         self._data = data
-        self._hash = hashlib.sha256()
+        self._hash = None if sealed else hashlib.sha256()
+        self._tail = b""
 
     @property
     def sha256(self) -> str:
-        """Of what was fed so far."""
-        return self._hash.hexdigest()
+        """Of all content, once it was fed."""
+        return self._tail.hex()
 
     async def feed(self, process: GuestProcess, command: Command) -> None:
         # An applet that stopped reading has ended, or will: its ending tells why, better than a broken pipe does.
@@ -117,14 +121,19 @@ class Source:
                 async for data in self._data:
                     await self._write(process, command, data)
             async with patience(command.seconds, command.name):
-                await process.write(self._hash.digest())
+                if self._hash is not None:
+                    self._tail = self._hash.digest()
+                    await process.write(self._tail)
                 await process.close_stdin()
 
     async def _write(self, process: GuestProcess, command: Command, data: bytes) -> None:
         # In pieces: hashing a large one whole would hold up everybody else on this loop.
         for start in range(0, len(data), PIECE):
             piece = data[start : start + PIECE]
-            self._hash.update(piece)
+            if self._hash is not None:
+                self._hash.update(piece)
+            else:
+                self._tail = (self._tail + piece[-DIGEST_BYTES:])[-DIGEST_BYTES:]
             async with patience(command.seconds, command.name):
                 await process.write(piece)
 

@@ -57,11 +57,6 @@ class GuestExit:
     max_rss_kib: int
     wall_us: int
 
-    @property
-    def started(self) -> bool:
-        """Whether the program ever ran, as far as the guest knows."""
-        return self.kind in (ExitKind.EXITED, ExitKind.SIGNALLED, ExitKind.LOST)
-
     def usage(self) -> Usage:
         return Usage(self.user_us / 1e6, self.system_us / 1e6, self.max_rss_kib, self.wall_us / 1e6)
 
@@ -83,7 +78,7 @@ class GuestExit:
             return Ending.lost(f"the guest could not start a process: {_text(self.value)}")
         if self.reason is not Reason.NONE:
             return Ending(_BY_REASON[self.reason])
-        if oom and self._looks_killed():
+        if oom and self.looks_killed:
             return Ending(EndingKind.OOM)
         if self.kind is ExitKind.EXITED:
             return Ending.exited(self.value)
@@ -91,7 +86,8 @@ class GuestExit:
             return Ending.signalled(self.value)
         return Ending.lost("its supervisor was ended from inside the sandbox")
 
-    def _looks_killed(self) -> bool:
+    @property
+    def looks_killed(self) -> bool:
         """A shell reports a child that was killed as 128 + 9; a program that went on is not the one that was ended."""
         match self.kind:
             case ExitKind.SIGNALLED:

@@ -59,7 +59,6 @@ _ERRORS: dict[int, tuple[type[StationError], str]] = {
     DIGEST: (InvalidInput, "what arrived for {} is not what was sent: its digest differs, and nothing was changed"),
     ARCHIVE: (InvalidInput, "the archive for {} is refused, and nothing was changed"),
 }
-_CODES = {DIGEST: "digest", ARCHIVE: "archive"}
 _ACROSS = "{} cannot be moved to another file system; copy it and remove it"
 
 
@@ -89,8 +88,10 @@ def _error(code: int, name: str, why: str = "") -> StationError:
     message = sentence.format(name) + (f": {why}" if why else "")
     if code == errno.EIO:
         return kind(message, retryable=True, path=name)
-    if code in _CODES:
-        return kind(message, path=name, reason=_CODES[code])
+    if code == DIGEST:
+        return kind(message, path=name, field="digest", reason="digest")
+    if code == ARCHIVE:
+        return kind(message, path=name, reason="archive")
     return kind(message, path=name)
 
 

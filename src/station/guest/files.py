@@ -72,15 +72,33 @@ class ReadStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Raises Conflict where the file became shorter meanwhile, InternalError where the digest differs."""
         digest = hashlib.sha256()
+        async for data in self._content():
+            digest.update(data)
+            yield data
+        if self._told() != digest.digest():
+            raise InternalError(f"what was read of {self._path.absolute} is not what the guest sent")
+
+    async def sealed(self) -> AsyncIterator[bytes]:
+        """The bytes unchecked, and then the 32 of the guest's digest: for whoever passes them on to the one that
+        checks. Raises Conflict as iterating does."""
+        async for data in self._content():
+            yield data
+        yield self._told()
+
+    async def _content(self) -> AsyncIterator[bytes]:
         try:
             while data := await self._stream.next():
-                digest.update(data)
                 yield data
         finally:
             self._stream.close()
-        told = bytes(self._stream.stderr).split(b"\0")[1:2]
-        if told != [digest.hexdigest().encode()]:
-            raise InternalError(f"what was read of {self._path.absolute} is not what the guest sent")
+
+    def _told(self) -> bytes:
+        """The guest's digest."""
+        fields = bytes(self._stream.stderr).split(b"\0")
+        try:
+            return bytes.fromhex(fields[1].decode("ascii"))
+        except (IndexError, ValueError):
+            raise InternalError(f"the guest told no digest for {self._path.absolute}") from None
 
     async def aclose(self) -> None:
         """Ends the read. Repeating is no error."""
@@ -147,13 +165,15 @@ class GuestFiles:
         exclusive: bool = False,
         parents: bool = False,
         durable: bool = False,
+        sealed: bool = False,
     ) -> Written:
         """Replaces the file as a whole, or changes nothing: also when `source` raises, which goes on to the caller.
 
+        `sealed`: the last 32 bytes of `source` are the SHA-256 of those before, and InvalidInput is raised where not.
         `exclusive`: raises AlreadyExists if there is something. `durable`: on the disk when this returns.
         """
         flags = _flags(x=exclusive, p=parents, d=durable)
-        feed = Source(source)
+        feed = Source(source, sealed=sealed)
         answer = await self._ask(self._slow("write", path, f"{mode:o}", flags), feed)
         verdict, _, rest = answer.partition(b"\0")
         entries, _ = parse_entries(rest)

@@ -21,6 +21,8 @@ PROTOCOL_VERSION: Final = 1
 MAX_PAYLOAD: Final = 65_536
 MAX_RECORD: Final = 2 << 20
 MAX_OFFSET: Final = 1 << 62
+MAX_TEXT: Final = 1024
+"""Of the guest's words: they get into errors and logs."""
 STDIN_WINDOW: Final = 262_144
 DEFAULT_RING: Final = 1 << 20
 MIN_RING: Final = 4096
@@ -272,7 +274,7 @@ def parse_hello_ack(payload: bytes) -> Hello:
     if len(listed) != count:
         raise ProtocolError("HELLO_ACK: fewer processes than it says")
     capabilities = frozenset(name for bit, name in enumerate(CAPABILITIES) if bits >> bit & 1)
-    text = payload[end:].partition(b"\0")[0].decode("utf-8", "replace")
+    text = payload[end : end + MAX_TEXT].partition(b"\0")[0].decode("utf-8", "replace")
     return Hello(version, capabilities, last_id, {process.id: process for process in listed}, text)
 
 
@@ -296,17 +298,21 @@ def parse_gap(payload: bytes) -> tuple[int, int, int]:
 
 def parse_exit(payload: bytes) -> GuestExit:
     kind, value, reason, *rest = _unpack(_EXIT, payload, "EXIT")
+    if max(rest[1:3]) > MAX_OFFSET:
+        raise ProtocolError("EXIT: no such offset")
     try:
         return GuestExit(ExitKind(kind), value, Reason(reason), *rest)
     except ValueError as error:
         raise ProtocolError(f"EXIT: {error}") from error
 
 
-def parse_u32(payload: bytes) -> int:
+def parse_started(payload: bytes) -> int:
+    """The pid."""
     return int(_unpack(_U32, payload, "STARTED")[0])
 
 
-def parse_u64(payload: bytes) -> int:
+def parse_stdin_ack(payload: bytes) -> int:
+    """How many bytes the pipe has taken since the start."""
     return int(_unpack(_U64, payload, "STDIN_ACK")[0])
 
 
@@ -314,7 +320,7 @@ def parse_error(payload: bytes) -> tuple[int, str]:
     """An errno and the guest's words."""
     if len(payload) < _U32.size:
         raise ProtocolError("ERROR: too short")
-    text = payload[_U32.size :].partition(b"\0")[0].decode("utf-8", "replace")
+    text = payload[_U32.size : _U32.size + MAX_TEXT].partition(b"\0")[0].decode("utf-8", "replace")
     return int(_U32.unpack_from(payload)[0]), text
 
 

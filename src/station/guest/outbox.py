@@ -8,6 +8,7 @@ import itertools
 from .frames import PING, ack_frame, credit_frame, frame, seal
 
 CREDIT = 1 << 20
+LAZY_SECONDS = 0.02
 
 
 class Waiters:
@@ -45,11 +46,25 @@ class Outbox:
         self._ready = Waiters()
         self._drained = Waiters()
         self._sending = False
+        self._timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
         self._unconfirmed: dict[bytes, tuple[tuple[bytes, ...], asyncio.Future[None] | None]] = {}
 
     def put(self, *frames: bytes) -> None:
         self._frames += frames
+        self._ready.wake()
+
+    def put_lazily(self, *frames: bytes) -> None:
+        """For what is not urgent: it goes along with the next one, or alone soon. To wake the guest at once would take
+        the processor from the answer that a caller waits for."""
+        self._frames += frames
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._wake)
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._ready.wake()
 
     def put_confirmed(self, *before: bytes, answered: asyncio.Future[None] | None = None) -> bytes:
@@ -69,6 +84,7 @@ class Outbox:
 
     def fail(self, error: Exception) -> None:
         """Nothing will be answered any more."""
+        self._wake()
         for _, answered in self._unconfirmed.values():
             if answered is not None and not answered.done():
                 answered.set_exception(error)
@@ -118,5 +134,6 @@ class Outbox:
 
     async def drained(self) -> None:
         """Waits until all is handed over."""
+        self._wake()
         while self._frames or self._acks or self._sending:
             await self._drained.wait()

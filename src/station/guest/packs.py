@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from station.core.errors import InternalError
 from station.core.paths import encode_name
 from station.core.wire import FileEntry
 
 EntryKind = Literal["f", "d", "l", "o"]
-KINDS: frozenset[str] = frozenset(get_args(EntryKind))
 END = b"e\0"
 MAX_FIELD = 16_384
 """Longer than any path or link target can be, with the numbers before it."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from math import inf
 from typing import NamedTuple, Protocol
 
 from station.core.errors import BoxLost, InternalError, InvalidInput, LimitReached, StationError
@@ -22,6 +23,7 @@ from .frames import (
     STDIN_WINDOW,
     STDOUT,
     HelloProcess,
+    OnFull,
     ProtocolError,
     StartRecord,
     cancel_frame,
@@ -32,6 +34,8 @@ from .frames import (
 from .outbox import Outbox, Waiters
 
 LAST_SIGNAL = 64
+MAX_GAPS = 256
+"""Of one process that was not started with `drop_oldest`: a gap costs its sink a file operation, and is kept."""
 
 
 class Chunk(NamedTuple):
@@ -45,8 +49,9 @@ class Chunk(NamedTuple):
 class Sink(Protocol):
     """Takes the output of one process, in order of each stream. Must not raise: it would end the session."""
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
-        """When this returns the bytes are acknowledged, and the guest may forget them."""
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
+        """`True`: the bytes are acknowledged, and the guest may forget them. `False`: not before
+        `GuestProcess.acknowledge` is called; a ring later the process is held up."""
 
     def gap(self, stream: int, start: int, end: int) -> None:
         """The bytes `start`..`end` are gone."""
@@ -76,6 +81,7 @@ class GuestProcess:
         self._record = record
         self._has_stdin = record is None or record.stdin
         self._ring = max(record.ring_bytes or DEFAULT_RING, MIN_RING) if record else MAX_RING
+        self._gaps_left: float = inf if record is not None and record.on_full is OnFull.DROP_OLDEST else MAX_GAPS
         self._received = [0, *offsets]
         self._acked = [0, *offsets]
         self._queue: deque[Chunk] = deque()
@@ -179,6 +185,16 @@ class GuestProcess:
             self._cancel = cancel_frame(self.guest_id, grace_seconds, reason)
             self._outbox.put(self._cancel)
 
+    def acknowledge(self, stream: int) -> None:
+        """All that its sink was given of this stream may be forgotten, after `Sink.output` has said no."""
+        if self._received[stream] > self._acked[stream]:
+            self._take(stream, self._received[stream])
+
+    @property
+    def ring_bytes(self) -> int:
+        """At most so much of a stream comes beyond what was acknowledged."""
+        return self._ring
+
     def forget(self) -> None:
         """The guest drops what it kept: at once if the process has ended, else when it ends. Idempotent."""
         self._forget_at_exit = True
@@ -215,8 +231,8 @@ class GuestProcess:
         end = offset + len(data)
         self._received[stream] = end
         if self._sink is not None:
-            self._sink.output(stream, offset, data)
-            self._take(stream, end)
+            if self._sink.output(stream, offset, data):
+                self._take(stream, end)
         elif self._abandoned:
             self._take(stream, end)
         else:
@@ -230,6 +246,9 @@ class GuestProcess:
         start = max(start, self._received[stream])
         if end <= start:
             return
+        self._gaps_left -= 1
+        if self._gaps_left < 0:
+            raise ProtocolError("the guest leaves out too much")
         self._received[stream] = end
         if self._sink is not None:
             self._sink.gap(stream, start, end)
@@ -305,8 +324,8 @@ class GuestProcess:
         if sink is not None:
             while self._queue:
                 chunk = self._queue.popleft()
-                sink.output(*chunk)
-                self._take(chunk.stream, chunk.offset + len(chunk.data))
+                if sink.output(*chunk):
+                    self._take(chunk.stream, chunk.offset + len(chunk.data))
             self._queued = 0
 
     def resume(self, known: HelloProcess | None, last_id: int) -> None:
@@ -350,7 +369,7 @@ class GuestProcess:
         self._gone = True
         self._outbox.forget_acks(self.guest_id)
         if self._exit is not None:
-            self._outbox.put(frame(FORGET, self.guest_id))
+            self._outbox.put_lazily(frame(FORGET, self.guest_id))
         self._on_forgotten(self.guest_id)
 
     def _writing(self) -> asyncio.Lock:
@@ -367,4 +386,4 @@ class GuestProcess:
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
-            raise type(self._lost)(self._lost.message, retryable=self._lost.retryable, **self._lost.detail)
+            raise self._lost.again()

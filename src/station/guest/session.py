@@ -307,11 +307,11 @@ def _on_output(process: GuestProcess, payload: bytes) -> None:
 
 
 _HANDLERS: dict[int, Callable[[GuestProcess, bytes], None]] = {
-    frames.STARTED: lambda process, payload: process.on_started(frames.parse_u32(payload)),
+    frames.STARTED: lambda process, payload: process.on_started(frames.parse_started(payload)),
     frames.OUTPUT: _on_output,
     frames.GAP: lambda process, payload: process.on_gap(*frames.parse_gap(payload)),
     frames.EXIT: lambda process, payload: process.on_exit(frames.parse_exit(payload)),
-    frames.STDIN_ACK: lambda process, payload: process.on_stdin_taken(frames.parse_u64(payload)),
+    frames.STDIN_ACK: lambda process, payload: process.on_stdin_taken(frames.parse_stdin_ack(payload)),
     frames.STDIN_CLOSED: lambda process, _: process.on_stdin_closed(),
     frames.ERROR: lambda process, payload: process.on_error(*frames.parse_error(payload)),
 }
