@@ -7,37 +7,18 @@ from pathlib import Path
 import station
 
 ROOT = Path(__file__).resolve().parent.parent
+ANALYSIS = ROOT / "examples" / "co2.py"
 DATA = ROOT / "examples" / "data" / "mauna-loa-co2.csv"
 
-# As a model might write it: it reads a file, prints a table and leaves a picture.
-ANALYSIS = r"""
-import csv
-from collections import defaultdict
-
-years, months = defaultdict(list), defaultdict(list)
-with open("co2.csv") as file:
-    for row in csv.DictReader(file):
-        if row["co2"]:
-            years[row["date"][:4]].append(float(row["co2"]))
-means = {year: sum(values) / len(values) for year, values in years.items()}
-print("year   CO2 at Mauna Loa, parts per million")
-for year in ("1959", "1970", "1980", "1990", "2000"):
-    print(year, f"{means[year]:8.1f}  " + "#" * round(means[year] - 300))
-points = " ".join(f"{10 + 9 * i},{200 - 2 * (mean - 310):.1f}" for i, mean in enumerate(means.values()))
-with open("curve.svg", "w") as file:
-    file.write('<svg xmlns="http://www.w3.org/2000/svg" width="420" height="210">')
-    file.write(f'<polyline fill="none" stroke="black" points="{points}"/></svg>')
-"""
-
-# As somebody might write it who means harm. Each line of output is one attempt.
+# As somebody might write it who means harm. Each line of output is one attempt; none of them changes anything.
 ATTEMPTS = r"""
 import os, socket, sys
 
 def attempt(title, act):
     try:
-        print("REACHED " if act() else "refused ", title)
+        print("REACHED" if act() else "refused", title, sep="\t")
     except OSError as error:
-        print("refused ", f"{title} ({error.strerror or error})")
+        print("refused", f"{title} ({error.strerror or error})", sep="\t")
 
 def internet():
     return socket.create_connection(("1.1.1.1", 53), timeout=3)
@@ -71,27 +52,34 @@ def show_isolation(isolation: station.Isolation) -> None:
     for name, report in isolation.limits.items():
         if report.level == "enforced":
             held.append(f"{name} ({report.by})")
-        else:
+        elif report.value is not None:  # else nobody asked for it
             rest.append(f"{name} ({report.level.replace('_', ' ')}: {report.by})")
     print(f"Limits held: {', '.join(held) or 'none'}.\nNot held: {', '.join(rest) or 'none'}.")
 
 
 def analyse() -> bool:
-    title("1. Code that nobody has read, on 44 years of real measurements (examples/data)")
-    result = station.run(ANALYSIS, files={"co2.csv": DATA.read_bytes()}, artifacts=["curve.svg"])
+    title("1. Code that nobody has read (examples/co2.py), on 44 years of real measurements (examples/data)")
+    result = station.run(
+        ANALYSIS.read_text(encoding="utf-8"), files={DATA.name: DATA.read_bytes()}, artifacts=["co2.svg"]
+    )
     print(result.stdout + result.stderr, end="")
     print("\nTo check: it is commonly quoted as about 316 for 1959 and 369.6 for 2000 (the Keeling curve).")
-    picture = result.artifacts.get("curve.svg", b"")
-    print(f"It also left a picture: curve.svg, {len(picture)} bytes, returned from the box.")
+    picture = result.artifacts.get("co2.svg", b"")
+    print(f"It also left a picture: co2.svg, {len(picture)} bytes, returned from the box.")
     if result.isolation is not None:
         show_isolation(result.isolation)
     return result.ok and "1959    315.9" in result.stdout and "2000    369.4" in result.stdout
 
 
 def attack() -> bool:
-    title("2. Code that means harm, in the same kind of box")
+    title("2. Code that means harm, in the same kind of box; and, to compare, the same code without one")
     result = station.run(ATTEMPTS, args=[str(ROOT)], timeout_seconds=30)
-    print(result.stdout + result.stderr, end="")
+    bare = subprocess.run([sys.executable, "-c", ATTEMPTS, str(ROOT)], capture_output=True, text=True, check=False)
+    print("in the box  without one")
+    for inside, outside in zip(result.stdout.splitlines(), bare.stdout.splitlines(), strict=False):
+        answer, _, what = inside.partition("\t")
+        print(f"{answer:10}  {outside.partition(chr(9))[0]:11}  {what}")
+    print(result.stderr, end="")
     return result.ok and "REACHED" not in result.stdout
 
 
@@ -114,6 +102,7 @@ def main() -> int:
     try:
         done = {"the analysis": analyse(), "the attempts": attack(), "the kept sandbox": keep()}
     except station.StationError as error:
+        sys.stdout.flush()
         print(f"\nThe demo cannot go on: {error}\n.venv/bin/stn doctor says what would help.", file=sys.stderr)
         return 1
     bad = [name for name, fine in done.items() if not fine]

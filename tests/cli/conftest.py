@@ -1,42 +1,17 @@
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-import station
-from station.client._home import find_home
+from tests.client.conftest import ended, real
+
+__all__ = ["Stn", "ended", "real", "stn"]
 
 Stn = Callable[..., "subprocess.CompletedProcess[bytes]"]
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A state directory whose station the commands start; the name of its default backend."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("STN_HOME", str(tmp_path_factory.mktemp("cli") / "home"))
-    try:
-        with station.connect() as client:
-            backend = client.info().default_backend
-            assert backend is not None
-            yield backend
-            for view in client.list():
-                client.delete(view.name)
-            client.stop()
-            ended(find_home())
-    finally:
-        patch.undo()
-
-
-def ended(home: Path) -> None:
-    """Returns once the station of `home` has let go of its lock."""
-    with (home / "station.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 @pytest.fixture

@@ -89,6 +89,8 @@ def test_a_missing_sandbox_or_process_is_a_failure_of_station_in_one_sentence(st
     done = stn("exec", "nobody", "--", "true")
     assert done.returncode == 125
     assert done.stderr.count(b"\n") == 1
+    assert b"no sandbox 'nobody'; `stn ls` shows" in done.stderr
+    assert stn("exec", "bix", "--", "true").stderr == b"stn: there is no sandbox 'bix'; did you mean 'box'?\n"
     done = stn("info", "nobody", "--json")
     assert json.loads(done.stdout)["code"] == "sandbox_not_found"
     assert stn("logs", box, "prc_00000000000000000000000000").returncode == 125
@@ -114,6 +116,17 @@ def test_run_json_is_the_answer_and_an_error_is_json_too(stn: Stn, real: str):
 def test_the_backend_host_is_never_taken_unasked_and_refused_where_the_operator_did_not_allow_it(stn: Stn):
     done = stn("run", "--backend", "host", "-c", "print(1)")
     assert (done.returncode, done.stdout) == (125, b"")
+    assert b"`stn stop` first" in done.stderr
+
+
+def test_an_image_is_refused_without_naming_what_does_not_exist(stn: Stn):
+    done = stn("run", "--image", "debian", "-c", "print(1)")
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"leave the image out" in done.stderr
+
+
+def test_the_version_is_told_as_an_option_too(stn: Stn):
+    assert stn("--version").stdout == stn("version").stdout != b""
 
 
 def test_cp_copies_files_folders_and_streams(stn: Stn, box: str, tmp_path: Path):
@@ -135,7 +148,8 @@ def test_ls_info_and_rm(stn: Stn, real: str):
     assert views["short lived"]["isolation"]["backend"] == real
     assert b"short lived" in stn("ls").stdout
     assert b"generation" in stn("info", "short lived").stdout
-    assert stn("rm", "short lived", "never there").returncode == 0
+    done = stn("rm", "short lived", "never there")
+    assert (done.returncode, done.stderr) == (0, b"stn: there is no sandbox 'never there'\n")
     assert b"short lived" not in stn("ls").stdout
 
 
@@ -152,6 +166,7 @@ def test_a_station_that_cannot_start_is_explained_by_doctor(stn: Stn, tmp_path: 
     assert done.returncode == 125
     assert b"nonsense" in done.stderr
     assert b"this machine: Linux" in done.stderr
+    assert done.stderr.count(b"stn: ") == 1
 
 
 def test_status_starts_nothing_and_stop_keeps_the_sandboxes(stn: Stn, box: str):
@@ -171,7 +186,36 @@ def test_a_second_serve_exits_and_names_the_first(stn: Stn, box: str):
     assert str(pid).encode() in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_traceback(box: str):
-    line = f"{sys.executable} -m station exec {box} -- seq 1 1000000 | head -1"
+def test_a_reader_that_goes_away_ends_the_command_and_is_no_traceback(stn: Stn, box: str):
+    line = f"{sys.executable} -m station exec {box} -- yes unread | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=50)
-    assert (done.stdout, done.stderr) == (b"1\n", b"")
+    assert (done.stdout, done.stderr) == (b"unread\n141\n", b"")
+    views = json.loads(stn("ps", box, "--json").stdout)["processes"]
+    assert [view["status"] for view in views if view["command"] == ["yes", "unread"]] == ["cancelled"]
+
+
+def test_closed_descriptors_are_empty_ones(stn: Stn, box: str):
+    for line, said in (
+        (f"exec {box} -i -- cat <&-", b""),
+        ("run -c 'print(1)' >&-", b""),
+        (f"exec {box} -- 'echo seen; echo unseen >&2' <&- 2>&-", b"seen\n"),
+    ):
+        done = subprocess.run(["bash", "-c", f"{sys.executable} -m station {line}"], capture_output=True, timeout=50)
+        assert (done.returncode, done.stdout, done.stderr) == (0, said, b""), line
+
+
+def test_run_passes_on_16_mib_and_more_is_no_success(stn: Stn):
+    code = "import sys; sys.stdout.write('x' * {})"
+    assert len(stn("run", "-c", code.format(16 << 20)).stdout) == 16 << 20
+    cut = stn("run", "-c", code.format((16 << 20) + 1))
+    assert cut.returncode == 125
+    assert b"1 bytes of output left out" in cut.stderr
+    assert b"--artifact" in cut.stderr
+    assert b"stn exec" in cut.stderr
+
+
+def test_an_artifact_goes_to_our_output_too(stn: Stn, tmp_path: Path):
+    words = ["run", "--artifact", "b.bin=-", "-c", "open('b.bin', 'wb').write(bytes([0, 255]))"]
+    done = stn(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"\x00\xff")
+    assert list(tmp_path.iterdir()) == []

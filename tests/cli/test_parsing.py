@@ -88,21 +88,30 @@ class TestArtifacts:
             ("d/a.txt", {"d/a.txt": "out/"}, "out/a.txt"),
             ("d/a.txt", {"**/*.txt": None}, "d/a.txt"),
             ("d/a.txt", {"**/*.txt": "out"}, "out/d/a.txt"),
+            ("a.txt", {"./a.txt": "b.txt"}, "b.txt"),
+            ("a.txt", {"/workspace/a.txt": "b.txt"}, "b.txt"),
+            ("y/a.txt", {"x/**": "wrong", "y/**": "right"}, "right/y/a.txt"),
+            ("a.txt", {"a.txt": "-"}, None),
+            ("a.txt", {"*.txt": "-"}, None),
         ],
     )
-    def test_where_one_goes(self, name: str, wanted: dict[str, str | None], place: str):
-        assert run._place(name, wanted) == Path(place)
+    def test_where_one_goes(self, name: str, wanted: dict[str, str | None], place: str | None):
+        assert run._places(name, list(wanted.items())) == [place and Path(place)]
+
+    def test_one_that_was_asked_for_twice_goes_to_both_places(self):
+        wanted: list[run.Wanted] = [("a.txt", "one"), ("*.txt", "two"), ("*.txt", "three"), ("*", None)]
+        assert run._places("a.txt", wanted) == [Path("one"), Path("two/a.txt"), Path("three/a.txt")]
 
     @pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b"])
     def test_one_that_leads_out_is_refused(self, name: str):
         with pytest.raises(errors.PathRefused):
-            run._place(name, {"*": None})
+            run._places(name, [("*", None)])
 
     def test_code_that_ran_cannot_choose_a_file_of_the_users_to_replace(self):
         Path(".bashrc").write_text("mine")
         with pytest.raises(errors.AlreadyExists, match="DEST"):
-            run._place(".bashrc", {"*": None})
-        assert run._place(".bashrc", {".bashrc": None}) == Path(".bashrc")
+            run._places(".bashrc", [("*", None)])
+        assert run._places(".bashrc", [(".bashrc", None)]) == [Path(".bashrc")]
 
 
 class Terminal(io.BytesIO):

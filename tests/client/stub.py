@@ -72,6 +72,7 @@ class Stub:
         self.ids: list[str] = []
         self.queries: list[str] = []
         self.break_next = 0
+        self.break_health = 0
         self.files: dict[str, bytes] = {}
         self.damage = False
         self.events: list[list[dict[str, Any]]] = []
@@ -82,6 +83,9 @@ class Stub:
 
     async def healthz(self, request: Request) -> Response:
         self.seen["healthz"] += 1
+        if self.break_health:
+            self.break_health -= 1
+            raise Hangup
         return JSONResponse({"status": "ok", "version": self.version, "pid": 1})
 
     async def open(self, request: Request) -> Response:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import station
 from station import errors
+from station.client._home import find_home
 
 from .stub import Stub, serving
+
+
+def test_the_home_is_what_is_given_else_the_variable_else_the_state_directory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/c")
+    monkeypatch.setenv("STN_HOME", "/b")
+    assert find_home("/a") == Path("/a")
+    assert find_home() == Path("/b")
+    monkeypatch.setenv("STN_HOME", "")
+    assert find_home() == Path("/c/station")
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    assert find_home() == Path("~/.local/state/station").expanduser()
 
 
 def test_exec_after_a_broken_connection_sends_the_same_id_again(stub: Stub):
@@ -81,6 +95,65 @@ def test_a_station_that_starts_again_is_found_by_the_same_client(home: Path):
             client.run("1")
         with serving(stub, home):
             assert client.run("2").stdout == "2"
+
+
+def test_a_station_that_dies_under_the_health_check_is_passed_over_for_the_next(home: Path):
+    stub = Stub()
+    home.mkdir()
+    path = home / "station.sock"
+    with socket.socket(socket.AF_UNIX) as dying, ThreadPoolExecutor(1) as thread:
+        dying.bind(str(path))
+        dying.listen()
+        with station.connect(home, start=False) as client:
+            waiting = thread.submit(client.run, "x")
+            dying.accept()[0].close()  # whether anybody listens
+            health, _ = dying.accept()
+            assert health.recv(1) == b"G"  # what is left unread makes a reset of the close
+            path.unlink()
+            with serving(stub, home):
+                health.close()
+                dying.close()
+                assert waiting.result(10).stdout == "x"
+    assert (stub.seen["healthz"], len(stub.ids)) == (1, 1)
+
+
+def test_health_checks_that_break_are_counted_and_nothing_is_sent_meanwhile(stub: Stub, tmp_path: Path):
+    stub.break_health = 2
+    assert station.run("x", mount=tmp_path).ok
+    assert (stub.seen["healthz"], len(stub.ids)) == (3, 1)
+    stub.break_health = 100
+    with pytest.raises(errors.StationUnreachable, match="does not answer"):
+        station.run("x")
+    assert (stub.seen["healthz"], len(stub.ids)) == (9, 1)
+
+
+async def test_a_health_check_that_breaks_is_tried_again_by_tasks_too(stub: Stub):
+    stub.break_health = 1
+    assert (await station.arun("x")).ok
+    assert stub.seen["healthz"] == 2
+
+
+def test_a_station_that_keeps_silent_is_waited_for_once(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("station.client._sync.connection._HEALTH_SECONDS", 0.05)
+    home.mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(home / "station.sock"))
+        silent.listen()
+        with pytest.raises(errors.StationUnreachable, match="does not answer"):
+            station.run("x", home=home)
+        silent.settimeout(0)
+        for _ in ("whether it listens", "the health check"):
+            silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_a_call_that_must_not_be_replayed_is_sent_once_whatever_broke_before(stub: Stub, tmp_path: Path):
+    stub.break_health = 1
+    stub.break_next = 1
+    with pytest.raises(errors.StationUnreachable, match="not known whether it was done"):
+        station.run("x", mount=tmp_path)
+    assert len(stub.ids) == 1
 
 
 def test_the_proxy_of_the_environment_is_not_asked(stub: Stub, monkeypatch: pytest.MonkeyPatch):

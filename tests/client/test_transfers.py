@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import tarfile
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import station
 from station import errors
-from station.client._transfer import unpack
+from station.client._transfer import Tail, unpack
 
 from .stub import Stub
 
@@ -235,3 +236,21 @@ def test_a_time_out_of_bounds_is_refused_and_zero_is_not_the_default(stub: Stub,
     with pytest.raises(errors.InvalidInput, match="timeout_seconds"):
         station.run("x", timeout_seconds=seconds)
     assert stub.ids == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 33, 1000])
+@pytest.mark.parametrize("piece", [1, 31, 32, 33, 64, 2000])
+def test_the_tail_takes_the_digest_off_however_it_is_cut(size: int, piece: int):
+    data = bytes(size)
+    sealed = data + hashlib.sha256(data).digest()
+    tail = Tail("x")
+    parts = [tail.feed(sealed[at : at + piece]) for at in range(0, len(sealed), piece)]
+    assert b"".join(parts) + tail.finish() == data
+
+
+@pytest.mark.parametrize("cut", [1, 32, 40])
+def test_the_tail_refuses_what_was_cut(cut: int):
+    tail = Tail("x")
+    tail.feed((bytes(100) + hashlib.sha256(bytes(100)).digest())[:-cut])
+    with pytest.raises(errors.InternalError):
+        tail.finish()

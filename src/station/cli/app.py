@@ -10,7 +10,7 @@ import typer
 from station.core.errors import StationError
 
 from . import execute, files, run, sandboxes, serve, stations
-from .shared import STATION_FAILED, complain
+from .shared import STATION_FAILED, complain, note
 
 app = typer.Typer(
     help="Run code in a sandbox, and keep one by name.",
@@ -38,24 +38,37 @@ def run_app(arguments: list[str]) -> int:
         arguments = _take_home(arguments)
         if not arguments or arguments[0] in ("-h", "--help"):
             return _help()
+        arguments = ["version", *arguments[1:]] if arguments[0] == "--version" else arguments
         code = app(args=arguments, prog_name="stn", standalone_mode=False)
+        sys.stdout.flush()
     except _USAGE as error:
         error.show()
+        if "exec" in _words(arguments) and "--" not in arguments:
+            note("the command stands after --, as in: stn exec NAME -- ls -la")
         # 2 could be the program's own where one was to be run.
         return STATION_FAILED if _RUNS_A_PROGRAM & _words(arguments) else 2
-    except typer.Abort:
+    except typer.Abort:  # Ctrl-C
+        note("cancelled")
         return 130
     except StationError as error:
         return complain(error, as_json=_wants_json(arguments))
     except BrokenPipeError:
-        # Whoever read our output has gone; the flush at exit must not complain about it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _unread()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # which is what click makes of it
+            return _unread()
+        raise
     except OSError as error:
         where = f" {error.filename}:" if error.filename else ""
         print(f"stn:{where} {error.strerror or error}", file=sys.stderr)
         return STATION_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _unread() -> int:
+    """Whoever read our output has gone; the flush at exit must not complain about it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141
 
 
 def _help() -> int:

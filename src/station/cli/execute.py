@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from station.client._sync.sandbox import Sandbox
     from station.core.wire import ProcessView
 
-_DEFAULT_TIMEOUT = 120.0
 ProcessArgument = Annotated[
     str, typer.Argument(metavar="PROCESS", help="Its id, or the end of it, as `stn ps` shows it.")
 ]
@@ -57,7 +56,7 @@ def exec_(
         ),
     ],
     *,
-    interactive: Annotated[bool, typer.Option("-i", help="Give it our standard input.")] = False,
+    interactive: Annotated[bool, typer.Option("-i", help="Give it our standard input; it gets no terminal.")] = False,
     cwd: Annotated[str, typer.Option(metavar="DIR", help="Where it starts.")] = "/workspace",
     env: EnvOption = None,
     timeout: TimeoutOption = None,
@@ -68,8 +67,10 @@ def exec_(
     """Run a command in the sandbox NAME, which must exist.
 
     Exits with the command's code; 124 timed out, 125 Station failed, 126 cannot be run, 127 not found, 128+n ended by
-    signal n, 130 cancelled (Ctrl-C).
+    signal n, 130 cancelled (Ctrl-C), 141 cancelled because nobody reads its output any more.
     """
+    from station.core.wire import DEFAULT_TIMEOUT_SECONDS
+
     if detach and interactive:
         raise InvalidInput("-i and --detach exclude each other: nobody would be there to type", field="detach")
     with connect() as client:
@@ -79,16 +80,21 @@ def exec_(
             cwd=cwd,
             env=parse_env(env),
             stdin_open=interactive,
-            timeout_seconds=_DEFAULT_TIMEOUT if timeout is None and not detach else timeout,
+            timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout is None and not detach else timeout,
         )
         if detach:
             print_json(process.view) if json else print(process.id)
             return
         try:
-            with _our_input(process) if interactive else _nothing():
+            with _our_input(process) if interactive else nullcontext():
                 view = _waited(process) if json else _shown(process, raw)
         except KeyboardInterrupt:
-            raise typer.Exit(_cancelled(process)) from None
+            _end_now(process)
+            note("cancelled")
+            raise typer.Exit(130) from None
+        except OSError:  # nobody reads our output any more, or it has no room
+            _end_now(process)
+            raise
     raise typer.Exit(_end(view, json))
 
 
@@ -115,18 +121,11 @@ def _shown(process: Process, raw: bool, *, follow: bool = True) -> ProcessView:
     return process.view
 
 
-def _cancelled(process: Process) -> int:
+def _end_now(process: Process) -> None:
     with suppress(StationError, TimeoutError):
         process.cancel()
         # The whole tree has ended when we have: TERM, then KILL one second later.
         process.wait(timeout_seconds=5)
-    note("cancelled")
-    return 130
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager
@@ -156,7 +155,10 @@ def _our_input(process: Process) -> Iterator[None]:
 
 
 def ps(name: NameArgument = "default", *, json: JsonOption = False) -> None:
-    """List the processes of a sandbox: those that run, and those that ended and are still kept."""
+    """List the processes of a sandbox.
+
+    Those that run, and those that ended and are still kept.
+    """
     with connect() as client:
         views = client.get(name).processes.list()
     if json:
@@ -185,7 +187,10 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
     raw: RawOption = False,
 ) -> None:
-    """Print the output of a process, as far as it is kept: its stdout to ours, its stderr to ours."""
+    """Print the output of a process, as far as it is kept.
+
+    Its stdout goes to ours, its stderr to ours.
+    """
     with connect() as client:
         _shown(_find(client.get(name), process), raw, follow=follow)
 
@@ -198,7 +203,10 @@ def kill(
         str | None, typer.Option("--signal", "-s", metavar="S", help="Send that instead, by name or number.")
     ] = None,
 ) -> None:
-    """End a process and everything it started: TERM, then KILL after one second."""
+    """End a process and everything it started.
+
+    By TERM, then KILL after one second.
+    """
     with connect() as client:
         found = _find(client.get(name), process)
         if signal is None:

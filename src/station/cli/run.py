@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import posixpath
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from station.core.errors import AlreadyExists, FileNotFound, InvalidInput, PathRefused
-from station.core.paths import encode_name
+from station.core.globs import expression, is_pattern
+from station.core.paths import WORKSPACE, decode_name, encode_name
 
 from .shared import (
+    STATION_FAILED,
     BackendOption,
     BestEffortOption,
     CpusOption,
@@ -35,10 +37,12 @@ from .shared import (
 from .text import Passage, dim, isolation_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from station.client.results import RunResult
 
+Wanted = tuple[str, str | None]
+"""The name or pattern of an artifact, and where it is to go."""
 _SUFFIXES = {".py": "python", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "bash", ".bash": "bash"}
 
 
@@ -77,17 +81,23 @@ def run(
 ) -> None:
     """Run code in a fresh box, which is gone afterwards.
 
+    Its standard input is empty. Its output comes when it has ended; of more than 16 MiB a stream the first and the last
+    8, and where that is no terminal the exit code is 125. `stn exec` passes input (-i), and all output as it comes.
+
     Exits with the program's code; 124 timed out, 125 Station failed, 128+n ended by signal n.
     """
+    from station.core.wire import MAX_KEPT_BYTES
+
     source, args, chosen = _source(code, words or [], runtime)
-    wanted = dict(_pair(item) for item in artifact or [])
+    wanted = [_pair(item) for item in artifact or []]
     options: dict[str, Any] = {
         "runtime": chosen,
         "args": args,
         "env": parse_env(env),
         "files": _files(file or []),
-        "artifacts": list(wanted),
+        "artifacts": list(dict.fromkeys(pattern for pattern, _ in wanted)),
         "timeout_seconds": timeout,
+        "output_kept_bytes": MAX_KEPT_BYTES,
         "network": network,
         "backend": backend,
         "image": image,
@@ -104,24 +114,31 @@ def run(
     raise typer.Exit(_show(result, wanted, raw))
 
 
-def _show(result: RunResult, wanted: Mapping[str, str | None], raw: bool) -> int:
+def _show(result: RunResult, wanted: Sequence[Wanted], raw: bool) -> int:
+    cut = False
     for data, sink in ((result.stdout_view, sys.stdout.buffer), (result.stderr_view, sys.stderr.buffer)):
         passage = Passage(sink, raw=raw)
         passage.write(data.head.to_bytes())
         if data.omitted_bytes:
             passage.write(f"\n... [{data.omitted_bytes} bytes omitted] ...\n".encode())
+            note(
+                f"{data.omitted_bytes} bytes of output left out: write a file and bring it back with --artifact, or "
+                "use `stn open` and `stn exec`, which pass on everything"
+            )
+            cut = cut or not sink.isatty()
         passage.write(data.tail.to_bytes() if data.tail else b"")
         passage.close()
     _bring_back(result, wanted)
     code = tell_ending(result.ending, result.ended_children)
     if result.isolation is not None and sys.stderr.isatty():
         print(dim(f"{isolation_line(result.isolation)} · {result.duration_seconds * 1000:.0f} ms"), file=sys.stderr)
-    return code
+    # A program behind a pipe, or who opens the file later, reads no note.
+    return STATION_FAILED if cut else code
 
 
 def _code(answer: Mapping[str, Any]) -> int:
     code = answer.get("exit_code")
-    return 125 if code is None else int(code)
+    return STATION_FAILED if code is None else int(code)
 
 
 def _source(code: str | None, words: list[str], runtime: str | None) -> tuple[str, list[str], str]:
@@ -163,37 +180,52 @@ def _files(given: list[str]) -> dict[str, bytes]:
     return files
 
 
-def _bring_back(result: RunResult, wanted: Mapping[str, str | None]) -> None:
+def _bring_back(result: RunResult, wanted: Sequence[Wanted]) -> None:
     for name, data in result.artifacts.items():
-        target = _place(name, wanted)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        note(f"{name} → {target} ({len(data)} bytes)")
+        for target in _places(name, wanted):
+            if target is None:
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            note(f"{name} → {target} ({len(data)} bytes)")
     for pattern in result.artifacts_missing:
-        note(f"nothing matched --artifact {pattern}")
+        note(f"no file matched --artifact {pattern} (of a folder: DIR/**)")
 
 
-def _place(name: str, wanted: Mapping[str, str | None]) -> Path:
-    """Where an artifact goes. Its name was chosen by the code that ran, so it may not choose a file of the user's."""
+def _places(name: str, wanted: Sequence[Wanted]) -> list[Path | None]:
+    """Where an artifact goes, `None`: to standard output. Its name was chosen by the code that ran, so it may not
+    choose a file of the user's."""
     inside = PurePosixPath(name)
     if inside.is_absolute() or ".." in inside.parts:
         raise PathRefused(f"the artifact {encode_name(name)} would lead out of this folder", path=encode_name(name))
-    if name in wanted:
-        given = wanted[name]
-        return (
-            Path(given) / inside.name
-            if given and (given.endswith("/") or Path(given).is_dir())
-            else Path(given or name)
-        )
-    pattern = next((p for p in wanted if glob.has_magic(p) and wanted[p] and _matches(inside, p)), None)
-    target = Path(wanted[pattern] or ".") / inside if pattern else Path(*inside.parts)
-    if pattern is None and (target.exists() or target.is_symlink()):
+    places: dict[Path | None, None] = {}
+    for pattern, given in wanted:
+        named = _is_name(pattern, name)
+        if given == "-" and (named or _matches(name, pattern)):
+            places[None] = None
+        elif named:
+            folder = given and (given.endswith("/") or Path(given).is_dir())
+            places[Path(given or "") / inside.name if folder else Path(given or name)] = None
+        elif given and _matches(name, pattern):
+            places[Path(given) / inside] = None
+    if places:
+        return list(places)
+    target = Path(*inside.parts)
+    if target.exists() or target.is_symlink():
         raise AlreadyExists(
             f"{target} is here already and the pattern did not name it: give it a folder, --artifact 'PATTERN=DEST/'",
             path=encode_name(name),
         )
-    return target
+    return [target]
 
 
-def _matches(name: PurePosixPath, pattern: str) -> bool:
-    return "**" in pattern or name.match(pattern)
+def _is_name(pattern: str, name: str) -> bool:
+    """Whether it asked for this very file."""
+    return posixpath.normpath(posixpath.join(WORKSPACE, decode_name(pattern))) == f"{WORKSPACE}/{name}"
+
+
+def _matches(name: str, pattern: str) -> bool:
+    pattern = decode_name(pattern)
+    return is_pattern(pattern) and expression(pattern).fullmatch(name) is not None

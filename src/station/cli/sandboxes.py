@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from station.core.errors import SandboxNotFound, StationError
+
 from .shared import (
     BackendOption,
     BestEffortOption,
@@ -17,6 +19,7 @@ from .shared import (
     NetworkOption,
     PidsOption,
     connect,
+    note,
     parse_limits,
     print_json,
 )
@@ -124,7 +127,16 @@ def info(name: NameArgument = "default", *, json: JsonOption = False) -> None:
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The sandboxes.")],
 ) -> None:
-    """Delete sandboxes with their files, for good; one that is not there is no error."""
+    """Delete sandboxes with their files and processes, for good.
+
+    One that is not there is no error, but is named on stderr.
+    """
     with connect() as client:
         for name in names:
+            try:
+                client.get(name)
+            except SandboxNotFound as error:
+                note(error.message)
+            except StationError:
+                pass  # of a damaged one there is nothing to see, and yet it can go
             client.delete(name)

@@ -18,7 +18,10 @@ def serve(
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
 ) -> None:
-    """Run a station in the foreground, on the unix socket of the state directory."""
+    """Run a station in the foreground.
+
+    It listens on the unix socket of the state directory.
+    """
     # The first process ends at once, so that the station is no child of the program that wanted it.
     if background and os.fork():
         os._exit(0)

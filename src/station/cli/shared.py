@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,9 +80,22 @@ def complain(error: StationError, *, as_json: bool = False) -> int:
     """Tells of a failure of Station; returns its exit code."""
     if as_json:
         print_json(error.to_body())
-    sentence = escape(error.message, keep="\n")
-    print(f"stn: {sentence}", file=sys.stderr)
+    sentence = _KNOB.sub(lambda found: _OPTIONS[found[0]], escape(error.message, keep="\n"))
+    hint = "" if sentence.endswith("?") else _HINTS.get(error.code, "")  # a guess says enough
+    print(f"stn: {sentence}{hint}", file=sys.stderr)
     return STATION_FAILED
+
+
+# A failure names the knob as the SDK has it; here it is an option.
+_OPTIONS = {
+    "best_effort: true": "--best-effort",
+    "limits.memory_mb": "--memory-mb",
+    "limits.cpus": "--cpus",
+    "limits.pids": "--pids",
+    "timeout_seconds": "--timeout",
+}
+_KNOB = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _OPTIONS))})(?!\w)")
+_HINTS = {"sandbox_not_found": "; `stn ls` shows those there are, `stn open NAME` makes one"}
 
 
 def note(text: str) -> None:

@@ -7,18 +7,20 @@ import platform
 import shutil
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from station.core.errors import StationUnreachable
 
-from .shared import JsonOption, complain, connect, note, print_json
+from .shared import STATION_FAILED, JsonOption, complain, connect, note, print_json
 from .text import ago, escape, table
 
 if TYPE_CHECKING:
     from station.core.capabilities import Capabilities
+    from station.core.wire import StationView
 
 _STOP_BOUND_SECONDS = 60.0
 
@@ -29,21 +31,32 @@ def register(app: typer.Typer) -> None:
 
 
 def status(*, json: JsonOption = False) -> None:
-    """Show the station that runs; none is started. Exits with 1 where none runs."""
+    """Show the station that runs; none is started.
+
+    Exits with 1 where none runs.
+    """
     with connect(start=False, any_version=True) as client:
         try:
             view = client.info()
         except StationUnreachable:
-            print_json({"running": False, "home": client.home}) if json else print(f"no station runs for {client.home}")
+            print_json(_state(client.home)) if json else print(f"no station runs for {client.home}")
             raise typer.Exit(1) from None
     if json:
-        print_json(view)
+        print_json(_state(client.home, view))
         return
     print(f"station {view.version} runs, process {view.pid}, since {ago(view.started_at)}, in {escape(view.home)}")
     print(
-        f"backend {view.default_backend or 'none that works'}; {view.sandboxes} sandboxes, {view.live_boxes} with a box"
+        f"backend {view.default_backend or 'none that works'}; sandboxes {view.sandboxes}, with a box {view.live_boxes}"
     )
-    print(f"{view.running_processes} running processes; {view.pool_boxes} boxes made ahead")
+    print(f"running processes {view.running_processes}; boxes made ahead {view.pool_boxes}")
+
+
+def _state(home: str, view: StationView | None = None) -> dict[str, Any]:
+    """The same keys whether one runs or not."""
+    from station.core.wire import StationView
+
+    facts = dict.fromkeys(field.name for field in fields(StationView)) if view is None else vars(view)
+    return {"running": view is not None, **facts, "home": home}
 
 
 def stop() -> None:
@@ -60,7 +73,7 @@ def stop() -> None:
         while listens(Path(client.home)):
             if time.monotonic() > deadline:
                 note("it is still ending; `stn status` shows it")
-                raise typer.Exit(125)
+                raise typer.Exit(STATION_FAILED)
             time.sleep(0.02)
     print("stopped; the sandboxes stay, and the next command starts it again")
 
@@ -73,7 +86,10 @@ def version(*, json: JsonOption = False) -> None:
 
 
 def doctor(*, json: JsonOption = False) -> None:
-    """Show for each backend what it can truly do here, limit by limit, and what would help where it cannot."""
+    """Show what is enforced on this machine, by what, or why not.
+
+    For each backend, limit by limit, with what would help where something cannot be enforced.
+    """
     with connect() as client:
         try:
             answers = client.doctor()
@@ -122,6 +138,10 @@ def _facts() -> list[str]:
         lines.append("this is WSL" + ("" if "wsl2" in release else " 1, which has no Linux kernel: WSL 2 is needed"))
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
         lines.append("this is inside a container, whose own rules may forbid user namespaces")
+    if _in_chroot():
+        lines.append(
+            "this is inside a chroot, where the kernel allows no user namespaces; a container or nspawn would do"
+        )
     for name, meaning in _SWITCHES.items():
         try:
             value = Path("/proc/sys", name).read_text(encoding="ascii").strip()
@@ -131,6 +151,15 @@ def _facts() -> list[str]:
     if any(name.startswith("DAGGER_") for name in os.environ):
         lines.append("DAGGER_* is set and not used: code runs on the backends above")
     return lines
+
+
+def _in_chroot() -> bool:
+    """Whether the root directory is no mount point."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    return not any(line.split(" ")[4] == "/" for line in mounts)
 
 
 _SWITCHES = {

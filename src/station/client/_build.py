@@ -17,6 +17,7 @@ from station.core.errors import InternalError, InvalidInput
 from station.core.ids import new_id
 from station.core.paths import decode_name, encode_name
 from station.core.spec import Limits, Mount
+from station.core.suggest import suggestion
 from station.core.wire import API, Content, ExecRequest, FileEntry, OpenRequest, RunRequest
 from station.core.wire import RunResult as WireRunResult
 
@@ -26,7 +27,6 @@ Command = str | Sequence[str]
 Data = str | bytes | bytearray | memoryview
 LimitsLike = Limits | Mapping[str, float] | None
 MountLike = Mount | str | os.PathLike[str] | None
-DIGEST_BYTES = 32
 
 
 class Isolated(TypedDict):
@@ -40,31 +40,31 @@ class Isolated(TypedDict):
     mount: NotRequired[MountLike]
 
 
-class Snippet(TypedDict):
+class Program(TypedDict):
+    """How code is to run: what a snippet and the call that it is of have in common."""
+
+    runtime: NotRequired[str]
+    args: NotRequired[Sequence[str]]
+    env: NotRequired[Mapping[str, str]]
+    stdin: NotRequired[Data | None]
+    files: NotRequired[Mapping[str, Data]]
+    artifacts: NotRequired[Sequence[str]]
+    timeout_seconds: NotRequired[float | None]
+    output_limit_bytes: NotRequired[int | None]
+    output_kept_bytes: NotRequired[int | None]
+
+
+class Snippet(Program):
     """A snippet of `map` with settings of its own, which go before those of the call."""
 
     code: str
-    runtime: NotRequired[str]
-    args: NotRequired[Sequence[str]]
-    env: NotRequired[Mapping[str, str]]
-    stdin: NotRequired[Data | None]
-    files: NotRequired[Mapping[str, Data]]
-    artifacts: NotRequired[Sequence[str]]
-    timeout_seconds: NotRequired[float | None]
-    output_limit_bytes: NotRequired[int | None]
 
 
-class RunOptions(Isolated):
+SNIPPET_KEYS = frozenset({"code", *Program.__annotations__, *Isolated.__annotations__})
+
+
+class RunOptions(Isolated, Program):
     """What `map` and `imap` take beside the snippets; as for `run`."""
-
-    runtime: NotRequired[str]
-    args: NotRequired[Sequence[str]]
-    env: NotRequired[Mapping[str, str]]
-    stdin: NotRequired[Data | None]
-    files: NotRequired[Mapping[str, Data]]
-    artifacts: NotRequired[Sequence[str]]
-    timeout_seconds: NotRequired[float | None]
-    output_limit_bytes: NotRequired[int | None]
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,29 @@ class Call:
 
     @property
     def raw(self) -> Any:
-        return self.content if self.body is None else json.dumps(to_plain(self.body)).encode("utf-8", "surrogatepass")
+        """Raises InvalidInput for text that is no Unicode (names with surrogate escapes): JSON cannot carry it."""
+        if self.body is None:
+            return self.content
+        try:
+            return json.dumps(to_plain(self.body), ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{error.object[error.start : error.end]!a} stands for bytes that are no UTF-8; paths of files alone "
+                "may hold such, commands and variables not"
+            ) from None
 
 
-def to_bytes(data: Data) -> bytes:
-    """Text as UTF-8."""
-    return data.encode() if isinstance(data, str) else bytes(data)
+def to_bytes(data: Data, field: str = "data") -> bytes:
+    """Text as UTF-8. Raises InvalidInput for anything else: of a number, `bytes` would make so many NULs."""
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise InvalidInput(f"{field} must be text or bytes, not {type(data).__name__}", field=field)
 
 
 def content(data: Data | None) -> Content | None:
-    return None if data is None else Content.of(to_bytes(data))
+    return None if data is None else Content.of(to_bytes(data, "stdin"))
 
 
 def limits(given: LimitsLike) -> Limits:
@@ -103,8 +116,8 @@ def limits(given: LimitsLike) -> Limits:
         return given or Limits()
     unknown = sorted(set(given) - set(Limits.__dataclass_fields__))
     if unknown:
-        known = ", ".join(Limits.__dataclass_fields__)
-        raise InvalidInput(f"there is no limit {unknown[0]!r}; there are {known}", field="limits")
+        hint = suggestion(unknown[0], Limits.__dataclass_fields__)
+        raise InvalidInput(f"there is no limit {unknown[0]!r}{hint}", field="limits")
     return Limits(**given)  # type: ignore[arg-type] # checked by the station, which knows each kind
 
 
@@ -123,10 +136,12 @@ def process_id() -> str:
 
 def run_request(code: str, options: Mapping[str, Any]) -> RunRequest:
     """`options` are the keywords of `run`; those that are `None` are left to the station."""
+    if not isinstance(code, str):
+        raise InvalidInput(f"code must be text, not {type(code).__name__}", field="code")
     given = {key: value for key, value in options.items() if value is not None}
     given["limits"], given["mount"] = limits(given.get("limits")), mount(given.get("mount"))
     given["stdin"] = content(given.get("stdin"))
-    given["files"] = {encode_name(os.fspath(n)): Content.of(to_bytes(d)) for n, d in given.get("files", {}).items()}
+    given["files"] = {encode_name(os.fspath(n)): _file(n, d) for n, d in given.get("files", {}).items()}
     for key in ("args", "artifacts"):
         given[key] = _words(given.get(key, ()), key)
     given["env"] = dict(given.get("env", {}))
@@ -134,6 +149,26 @@ def run_request(code: str, options: Mapping[str, Any]) -> RunRequest:
     if unknown:
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}")
     return RunRequest(code, id=process_id(), **given)
+
+
+def _file(name: object, data: Data) -> Content:
+    return Content.of(to_bytes(data, f"files: {name!r}"))
+
+
+def snippet(given: object) -> dict[str, Any]:
+    """A snippet of `map`: what it sets of its own. Raises InvalidInput for what is neither code nor such a dict."""
+    if isinstance(given, str):
+        return {"code": given}
+    if not isinstance(given, Mapping):
+        sentence = f"a snippet is code, or a dict with `code` and settings, not {type(given).__name__}"
+        raise InvalidInput(sentence, field="snippets")
+    unknown = sorted(str(key) for key in given if key not in SNIPPET_KEYS)
+    if unknown:
+        hint = suggestion(unknown[0], SNIPPET_KEYS)
+        raise InvalidInput(f"a snippet has no setting {unknown[0]!r}{hint}", field="snippets")
+    if "code" not in given:
+        raise InvalidInput("a snippet needs its `code`", field="snippets")
+    return dict(given)
 
 
 def check_many(snippets: object, concurrency: int | None) -> int:

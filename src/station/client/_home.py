@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-SOCKET = "station.sock"
-LOG = "station.log"
-LOCK = "station.lock"
-"""Held by the station for its whole life; its pid stands in it."""
+from station.core.wire import SOCKET
+
 # sun_path of sockaddr_un has 108 bytes, one of them the NUL.
 _MAX_SOCKET_PATH = 107
 
@@ -36,9 +35,11 @@ class SocketAddress:
     def __init__(self, home: Path) -> None:
         self._directory: int | None = None
         self.path = os.fspath(home / SOCKET)
-        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH and home.is_dir():
-            self._directory = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            self.path = f"/proc/self/fd/{self._directory}/{SOCKET}"
+        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self._directory = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            # Of a home that is not there: a name that is not there either.
+            self.path = f"/proc/self/fd/{-1 if self._directory is None else self._directory}/{SOCKET}"
 
     def close(self) -> None:
         """Repeating is no error."""

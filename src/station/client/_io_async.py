@@ -7,16 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-import httpx2
-
 from station.core.errors import StationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-Http = httpx2.AsyncClient
-Transport = httpx2.AsyncHTTPTransport
 INTERRUPTED = (asyncio.CancelledError, KeyboardInterrupt)
 """What ends a wait from outside."""
 

@@ -7,16 +7,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-import httpx2
-
 from station.core.errors import StationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-Http = httpx2.Client
-Transport = httpx2.HTTPTransport
 INTERRUPTED = (KeyboardInterrupt,)
 """What ends a wait from outside."""
 

@@ -1,4 +1,4 @@
-"""Starts a station in the background where none listens (decisions A1)."""
+"""Starts a station in the background where none listens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import fcntl
 import logging
 import os
 import select
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -15,11 +17,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from station.core.errors import StationUnreachable
+from station.core.wire import LOCK, LOG, SOCKET
 
-from ._home import LOCK, LOG, SOCKET, SocketAddress
+from ._home import SocketAddress
 
 START_BOUND_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
+_ROOM_BYTES = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -48,12 +52,23 @@ def ensure_station(home: Path) -> bool:
         return False
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = home.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+            home.chmod(0o700)
     except OSError as error:
         raise StationUnreachable(
             f"the state directory {home} cannot be made: {error.strerror}; set STN_HOME to a directory of yours",
             retryable=False,
             home=os.fspath(home),
         ) from error
+    # Before anything is written there, the log above all: who owns the directory can make any name in it a link.
+    if found.st_uid != os.geteuid():
+        raise StationUnreachable(
+            f"the state directory {home} belongs to the user with uid {found.st_uid}, this is uid {os.geteuid()}; set "
+            "STN_HOME to a directory of yours",
+            retryable=False,
+            home=os.fspath(home),
+        )
     with _start_lock(home):
         if wait_ended(home):
             _start(home)
@@ -175,7 +190,11 @@ def _wait_ready(reader: int) -> bool:
 def _last_words(log: Path, before: int) -> str:
     with log.open("rb") as file:
         file.seek(max(before, log.stat().st_size - 4000))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        text = file.read().decode(errors="replace")
+    # Whoever tells this begins with the name of the program too.
+    lines = [line.removeprefix("stn: ") for line in text.splitlines() if line.strip()]
+    if not lines and shutil.disk_usage(log.parent).free < _ROOM_BYTES:
+        return f"the disk of {log.parent} is full"
     if not lines:
         return f"it ended without a word, or was not ready in {START_BOUND_SECONDS:g} s (its log is {log})"
     return "\n  " + "\n  ".join(lines[-8:]) + f"\n(its log is {log})"

@@ -12,12 +12,14 @@ from typing import BinaryIO
 
 from station.core.errors import InternalError, PathRefused
 from station.core.paths import encode_name
+from station.core.wire import DIGEST_BYTES
 
-from ._build import DIGEST_BYTES, check_digest
+from ._build import check_digest
 
 Progress = Callable[[int, int | None], object]
 """Called with the bytes done so far and the bytes in all (`None`: not known)."""
-PIECE = 256 * 1024
+PIECE = 1024 * 1024
+"""How much of a local file is read or written at once: each time is a step to another thread and back."""
 
 
 class Tail:
@@ -29,18 +31,22 @@ class Tail:
         self._sha256 = hashlib.sha256()
 
     def feed(self, data: bytes) -> bytes:
-        """What of `data` is surely content."""
-        joined = self._held + data
-        keep = max(0, len(joined) - DIGEST_BYTES)
-        out, self._held = joined[:keep], joined[keep:]
+        """What came before `data`: by pieces, so that none is copied, and the last is held until `finish`."""
+        if len(data) < DIGEST_BYTES:  # the digest may lie in both
+            self._held += data
+            return b""
+        out, self._held = self._held, data
         self._sha256.update(out)
         return out
 
-    def finish(self) -> None:
-        """Raises InternalError unless all content was seen, unaltered."""
-        if len(self._held) < DIGEST_BYTES:
+    def finish(self) -> bytes:
+        """The last of the content. Raises InternalError unless all of it was seen, unaltered."""
+        out, told = self._held[:-DIGEST_BYTES], self._held[-DIGEST_BYTES:]
+        if len(told) < DIGEST_BYTES:
             raise InternalError(f"the transfer of {encode_name(self._name)} was cut short; try again", retryable=True)
-        check_digest(self._name, self._sha256.hexdigest(), self._held.hex())
+        self._sha256.update(out)
+        check_digest(self._name, self._sha256.hexdigest(), told.hex())
+        return out
 
 
 class Local:
@@ -56,8 +62,11 @@ class Local:
         return self
 
     def write(self, data: bytes) -> None:
+        self.writelines([data])
+
+    def writelines(self, pieces: list[bytes]) -> None:
         assert self._file is not None, "open() comes first"
-        self._file.write(data)
+        self._file.writelines(pieces)
 
     def publish(self, mode: int | None) -> None:
         """Only the bits that the umask admits."""

@@ -26,18 +26,27 @@ class CommandFailed(Exception):
         self.result = result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Output:
     """What `ExecResult` and `RunResult` share: how it ended, and both output streams."""
 
     ending: Ending
-    stdout_view: StreamView = field(repr=False)
-    stderr_view: StreamView = field(repr=False)
+    stdout_view: StreamView
+    stderr_view: StreamView
     ended_children: int = 0
     """Children that were still running when the command ended, and were ended with it."""
     usage: Usage | None = None
     """`None` where the backend cannot tell."""
     id: str | None = None
+
+    def __repr__(self) -> str:
+        fact = self.ending.code if self.ending.code is not None else self.ending.signal
+        ending = self.ending.kind.value + ("" if fact is None else f"({fact})")
+        sizes = f"stdout={self.stdout_view.total_bytes} B stderr={self.stderr_view.total_bytes} B"
+        return f"<{type(self).__name__} {ending} {sizes}{self._where()}>"
+
+    def _where(self) -> str:
+        return ""
 
     @property
     def ok(self) -> bool:
@@ -90,7 +99,7 @@ class Output:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExecResult(Output):
     """A command that ended, in a sandbox that stays."""
 
@@ -112,7 +121,7 @@ class ExecResult(Output):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult(Output):
     """A snippet that ran in a box of its own, which is gone."""
 
@@ -152,6 +161,11 @@ class RunResult(Output):
         """The place of a snippet that Station could not run."""
         ending = Ending.lost(error.message)
         return cls(ending, no_output(), no_output(), runtime=runtime, error=error)
+
+    def _where(self) -> str:
+        if self.error is not None:
+            return f" {self.runtime}: {type(self.error).__name__}: {self.error.message}"
+        return f" {self.runtime} on {self.isolation.backend}" if self.isolation else f" {self.runtime}"
 
     def check(self) -> Self:
         """This result itself. Raises `error` where Station could not run it, else CommandFailed unless `ok`."""

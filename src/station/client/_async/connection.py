@@ -14,11 +14,14 @@ import httpx2
 import station
 from station.client._build import Call
 from station.client._home import SocketAddress, find_home
-from station.client._io_async import Http, Transport, to_thread
+from station.client._io_async import to_thread
 from station.client._start import ensure_station, listens
 from station.core.errors import Conflict, InternalError, StationError, StationUnreachable, from_body
 
 _TRIES = 6
+_HEALTH_SECONDS = 30.0
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4)
+"""An idle connection is dropped well before the station would: a request must not meet one that is being closed."""
 # Never used on a unix socket, and the usual one reads the certificates of the machine for 20 ms.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -37,7 +40,7 @@ class AsyncConnection:
         self._start = start
         self._any_version = any_version
         self._checked = False
-        self._http: Http | None = None
+        self._http: httpx2.AsyncHTTPTransport | None = None
         self._address: SocketAddress | None = None
 
     async def aclose(self) -> None:
@@ -67,13 +70,16 @@ class AsyncConnection:
 
     async def _send(self, call: Call, *, stream: bool) -> httpx2.Response:
         for tries_left in reversed(range(_TRIES)):
-            http = await self._ready()
-            timeout = httpx2.Timeout(60, connect=10, read=call.read_seconds, pool=None)
-            request = http.build_request(
-                call.method, "http://station" + call.path, content=call.raw, headers=_headers(call), timeout=timeout
-            )
             try:
-                response = await http.send(request, stream=stream)
+                http = await self._ready()
+            except httpx2.TransportError as error:
+                # Whoever took the connection has died since; of the call nothing was sent. Silence is not waited for
+                # again.
+                if not tries_left or isinstance(error, httpx2.TimeoutException):
+                    raise StationUnreachable(f"the station of {self.home} does not answer: {error}") from error
+                continue
+            try:
+                response = await _request(http, call, stream=stream)
             except httpx2.TransportError as error:
                 self._checked = False
                 # A refused connection carried nothing; with any other it is not known what the station did.
@@ -86,24 +92,20 @@ class AsyncConnection:
             raise await _refusal(response)
         raise AssertionError("the loop returns or raises")
 
-    async def _ready(self) -> Http:
-        """A client of a station that listens, and is of our version."""
+    async def _ready(self) -> httpx2.AsyncHTTPTransport:
+        """To a station that listens, and is of our version. Raises TransportError where it ends meanwhile."""
         if self._checked and self._http is not None:
             return self._http
         if self._start:
             await to_thread(ensure_station, self.home)
         elif not await to_thread(listens, self.home):
             raise StationUnreachable(f"no station runs for {self.home}", home=os.fspath(self.home))
-        if self._http is None:
+        if self._http is None or self._address is None:
             self._address = SocketAddress(self.home)
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4)
-            transport = Transport(uds=self._address.path, limits=limits, verify=_NO_TLS)
-            # The proxy of the environment must not come between a client and its socket.
-            self._http = Http(transport=transport, trust_env=False)
-        try:
-            answer = await self._http.get("http://station/healthz", timeout=30)
-        except httpx2.TransportError as error:
-            raise StationUnreachable(f"the station of {self.home} does not answer: {error}") from error
+            self._http = httpx2.AsyncHTTPTransport(uds=self._address.path, limits=_LIMITS, verify=_NO_TLS)
+        # On a connection of its own: one that was kept may lead to a station that is gone.
+        async with httpx2.AsyncHTTPTransport(uds=self._address.path, verify=_NO_TLS) as fresh:
+            answer = await _request(fresh, Call("GET", "/healthz", read_seconds=_HEALTH_SECONDS))
         self._check_version(answer)
         self._checked = True
         return self._http
@@ -129,6 +131,20 @@ async def owned(connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
     finally:
         if not done:
             await connection.aclose()
+
+
+async def _request(http: httpx2.AsyncHTTPTransport, call: Call, *, stream: bool = False) -> httpx2.Response:
+    """Straight to the transport: a client's cookies, redirects, proxies and hooks have no place on this socket."""
+    timeout = {"connect": 10.0, "write": 60.0, "read": call.read_seconds, "pool": None}
+    url, headers = "http://station" + call.path, _headers(call)
+    request = httpx2.Request(call.method, url, content=call.raw, headers=headers, extensions={"timeout": timeout})
+    response = await http.handle_async_request(request)
+    if not stream:
+        try:
+            await response.aread()
+        finally:
+            await response.aclose()
+    return response
 
 
 def _headers(call: Call) -> dict[str, str]:

@@ -45,15 +45,17 @@ class AsyncFiles:
         return (await self.read(path)).decode(encoding, errors)
 
     async def chunks(self, path: PathLike, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """The content piece by piece, in bounded memory. After the last piece the digest was right, else it raises."""
+        """The content piece by piece, in bounded memory. When the last piece comes the digest was right, else it
+        raises."""
         name = os.fspath(path)
         query: Query = {"path": name, "offset": offset or None, "length": length, "digest": "append"}
         tail = Tail(name)
         async with self._connection.stream(Call("GET", url(*self._path, **query), replay=True)) as response:
-            async for data in response.aiter_raw(PIECE):
+            async for data in response.aiter_raw():
                 if content := tail.feed(data):
                     yield content
-        tail.finish()
+        if content := tail.finish():
+            yield content
 
     async def write(
         self,
@@ -191,7 +193,7 @@ class AsyncFiles:
         """A folder as a tar stream, names relative to it."""
         call = Call("GET", url(*self._path, "archive", path=os.fspath(path)), replay=True, read_seconds=_LONG)
         async with self._connection.stream(call) as response:
-            async for data in response.aiter_raw(PIECE):
+            async for data in response.aiter_raw():
                 yield data
 
     async def write_tar(self, path: PathLike, data: Data | BinaryIO | AsyncIterable[bytes]) -> int:
@@ -236,12 +238,20 @@ async def _with_digest(source: BinaryIO | AsyncIterable[bytes], digest: Any, pro
 async def _fill(
     sink: BinaryIO | Local, pieces: AsyncIterator[bytes], progress: Progress | None, total: int | None
 ) -> int:
-    done = 0
+    done = waiting = 0
+    batch: list[bytes] = []
     async for data in pieces:
-        await to_thread(sink.write, data)
-        done += len(data)
-        if progress is not None:
-            progress(done, total)
+        batch.append(data)
+        waiting += len(data)
+        if waiting >= PIECE:
+            await to_thread(sink.writelines, batch)
+            done, waiting, batch = done + waiting, 0, []
+            if progress is not None:
+                progress(done, total)
+    await to_thread(sink.writelines, batch)
+    done += waiting
+    if progress is not None and waiting:
+        progress(done, total)
     return done
 
 

@@ -12,14 +12,16 @@ from station.client._io_async import INTERRUPTED, last_act
 from station.client.results import ExecResult
 from station.core.capabilities import Isolation
 from station.core.codec import from_plain
+from station.core.errors import SandboxNotFound
 from station.core.ids import check_name, uid_of
+from station.core.records import Owner
+from station.core.suggest import near_name
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, ProcessView, SandboxView, SignalRequest
 
 from .connection import AsyncConnection, owned
 from .files import AsyncFiles
 from .processes import AsyncProcess, AsyncProcesses, OnOutput
 
-_DEPLOYMENT = "local"
 _CANCEL_SECONDS = 5.0
 
 
@@ -196,9 +198,13 @@ async def open_view(connection: AsyncConnection, name: str, runtime: str | None,
 
 
 async def get_view(connection: AsyncConnection, name: str) -> SandboxView:
-    """Raises SandboxNotFound."""
-    path = url("sandboxes", uid_of(_DEPLOYMENT, check_name(name)))
-    return from_plain(SandboxView, await connection.request(Call("GET", path, replay=True)))
+    """Raises SandboxNotFound, which names it and one that may have been meant."""
+    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
+    try:
+        return from_plain(SandboxView, await connection.request(Call("GET", path, replay=True)))
+    except SandboxNotFound as error:
+        near = near_name(name, [view.name for view in await list_views(connection)])
+        raise SandboxNotFound(f"there is no sandbox {name!r}{near}", **error.detail) from None
 
 
 async def list_views(connection: AsyncConnection) -> list[SandboxView]:
@@ -209,5 +215,5 @@ async def list_views(connection: AsyncConnection) -> list[SandboxView]:
 
 async def delete_by_name(connection: AsyncConnection, name: str) -> None:
     """One that is not there is no error."""
-    path = url("sandboxes", uid_of(_DEPLOYMENT, check_name(name)))
+    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
     await connection.request(Call("DELETE", path, replay=True, read_seconds=120))

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from station.client._build import Call, Data, Isolated, RunOptions, Snippet, check_many, run_request, run_result, url
+from station.client._build import snippet as own_settings
 from station.client._io_sync import INTERRUPTED, each, last_act, to_thread
 from station.client._progress import Bar
 from station.client._start import holder, wait_stopped
@@ -62,6 +63,7 @@ class Client:
         artifacts: Sequence[str] = (),
         timeout_seconds: float | None = None,
         output_limit_bytes: int | None = None,
+        output_kept_bytes: int | None = None,
         **where: Unpack[Isolated],
     ) -> RunResult:
         """Runs code in a fresh box, which is gone afterwards. See `station.run`."""
@@ -75,6 +77,7 @@ class Client:
             artifacts=artifacts,
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
+            output_kept_bytes=output_kept_bytes,
         )
         return self._run(run_request(code, options))
 
@@ -106,10 +109,10 @@ class Client:
         going: set[str] = set()
 
         def one(snippet: str | Snippet) -> RunResult:
-            own: dict[str, Any] = {"code": snippet} if isinstance(snippet, str) else dict(snippet)
-            merged = {**options, **own}
-            code, runtime = merged.pop("code"), merged.get("runtime") or "python"
+            merged: dict[str, Any] = {**options}
             try:
+                merged |= own_settings(snippet)
+                code = merged.pop("code")
                 request = run_request(code, merged)
                 going.add(str(request.id))
                 try:
@@ -118,7 +121,7 @@ class Client:
                     going.discard(str(request.id))
             except StationError as error:
                 # One that cannot run must not lose the others.
-                return RunResult.failed(error, runtime)
+                return RunResult.failed(error, str(merged.get("runtime") or "python"))
 
         def abort() -> None:
             for prc in list(going):
@@ -207,14 +210,16 @@ def run(
     artifacts: Sequence[str] = (),
     timeout_seconds: float | None = None,
     output_limit_bytes: int | None = None,
+    output_kept_bytes: int | None = None,
     home: str | os.PathLike[str] | None = None,
     **where: Unpack[Isolated],
 ) -> RunResult:
     """Runs code in a fresh box, which is gone afterwards.
 
     `runtime`: python, node or bash. `files`: content by path (relative: below /workspace). `artifacts`: names or glob
-    patterns of files to bring back. `timeout_seconds`: `None` is 120. `where`: backend, image, network (`none`, which
-    is the default, `public` or an allow list), limits, best_effort, mount (`DIR` or `DIR:ro`).
+    patterns of files to bring back. `timeout_seconds`: `None` is 120. `output_kept_bytes`: of a longer stream the first
+    and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`: backend, image, network
+    (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR` or `DIR:ro`).
 
     Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
     InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.
@@ -230,6 +235,7 @@ def run(
             artifacts=artifacts,
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
+            output_kept_bytes=output_kept_bytes,
             **where,
         )
 

@@ -46,15 +46,17 @@ class Files:
         return (self.read(path)).decode(encoding, errors)
 
     def chunks(self, path: PathLike, *, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The content piece by piece, in bounded memory. After the last piece the digest was right, else it raises."""
+        """The content piece by piece, in bounded memory. When the last piece comes the digest was right, else it
+        raises."""
         name = os.fspath(path)
         query: Query = {"path": name, "offset": offset or None, "length": length, "digest": "append"}
         tail = Tail(name)
         with self._connection.stream(Call("GET", url(*self._path, **query), replay=True)) as response:
-            for data in response.iter_raw(PIECE):
+            for data in response.iter_raw():
                 if content := tail.feed(data):
                     yield content
-        tail.finish()
+        if content := tail.finish():
+            yield content
 
     def write(
         self,
@@ -192,7 +194,7 @@ class Files:
         """A folder as a tar stream, names relative to it."""
         call = Call("GET", url(*self._path, "archive", path=os.fspath(path)), replay=True, read_seconds=_LONG)
         with self._connection.stream(call) as response:
-            for data in response.iter_raw(PIECE):
+            for data in response.iter_raw():
                 yield data
 
     def write_tar(self, path: PathLike, data: Data | BinaryIO | Iterable[bytes]) -> int:
@@ -237,12 +239,20 @@ def _with_digest(source: BinaryIO | Iterable[bytes], digest: Any, progress: Prog
 def _fill(
     sink: BinaryIO | Local, pieces: Iterator[bytes], progress: Progress | None, total: int | None
 ) -> int:
-    done = 0
+    done = waiting = 0
+    batch: list[bytes] = []
     for data in pieces:
-        to_thread(sink.write, data)
-        done += len(data)
-        if progress is not None:
-            progress(done, total)
+        batch.append(data)
+        waiting += len(data)
+        if waiting >= PIECE:
+            to_thread(sink.writelines, batch)
+            done, waiting, batch = done + waiting, 0, []
+            if progress is not None:
+                progress(done, total)
+    to_thread(sink.writelines, batch)
+    done += waiting
+    if progress is not None and waiting:
+        progress(done, total)
     return done
 
 

@@ -13,14 +13,16 @@ from station.client._io_sync import INTERRUPTED, last_act
 from station.client.results import ExecResult
 from station.core.capabilities import Isolation
 from station.core.codec import from_plain
+from station.core.errors import SandboxNotFound
 from station.core.ids import check_name, uid_of
+from station.core.records import Owner
+from station.core.suggest import near_name
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, ProcessView, SandboxView, SignalRequest
 
 from .connection import Connection, owned
 from .files import Files
 from .processes import Process, Processes, OnOutput
 
-_DEPLOYMENT = "local"
 _CANCEL_SECONDS = 5.0
 
 
@@ -197,9 +199,13 @@ def open_view(connection: Connection, name: str, runtime: str | None, where: Any
 
 
 def get_view(connection: Connection, name: str) -> SandboxView:
-    """Raises SandboxNotFound."""
-    path = url("sandboxes", uid_of(_DEPLOYMENT, check_name(name)))
-    return from_plain(SandboxView, connection.request(Call("GET", path, replay=True)))
+    """Raises SandboxNotFound, which names it and one that may have been meant."""
+    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
+    try:
+        return from_plain(SandboxView, connection.request(Call("GET", path, replay=True)))
+    except SandboxNotFound as error:
+        near = near_name(name, [view.name for view in list_views(connection)])
+        raise SandboxNotFound(f"there is no sandbox {name!r}{near}", **error.detail) from None
 
 
 def list_views(connection: Connection) -> list[SandboxView]:
@@ -210,5 +216,5 @@ def list_views(connection: Connection) -> list[SandboxView]:
 
 def delete_by_name(connection: Connection, name: str) -> None:
     """One that is not there is no error."""
-    path = url("sandboxes", uid_of(_DEPLOYMENT, check_name(name)))
+    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
     connection.request(Call("DELETE", path, replay=True, read_seconds=120))
