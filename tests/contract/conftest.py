@@ -29,7 +29,7 @@ from .words import argv_of, programs
 
 BACKENDS = ("bubblewrap", "host", "fake")
 BOUND_SECONDS = 5.0
-STATION = "contract"
+STATION = f"contract-{os.getpid()}"
 _numbers = itertools.count(1)
 
 
@@ -42,10 +42,11 @@ class Collector:
     largest: int = 0
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
         self.data[stream] += data
         self.largest = max(self.largest, len(data))
         self._arrived.set()
+        return True
 
     def gap(self, stream: int, start: int, end: int) -> None:
         self.gaps.append((stream, start, end))

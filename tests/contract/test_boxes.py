@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from station.core.capabilities import Grade
 from station.core.codec import from_plain, to_plain
 from station.core.errors import BoxLost, CannotEnforce, StationError
 from station.core.paths import resolve
@@ -24,7 +23,6 @@ async def test_capabilities_are_told_for_every_limit(world: World) -> None:
     assert capabilities.backend == world.name
     assert set(capabilities.limits) >= set(Limits.__dataclass_fields__)
     assert all(report.by for report in capabilities.limits.values())
-    assert capabilities.grade.at_least(Grade.NONE)
 
 
 async def test_a_box_tells_no_more_than_its_backend(place: Place) -> None:

@@ -308,6 +308,14 @@ async def test_a_tree_travels_as_a_pack_and_comes_back(place: Place) -> None:
     assert await place.read("copy/here/link") == pattern(100_000)
     with pytest.raises(TooLarge):
         [piece async for piece in place.files.pack(resolve("src"), 1000)]
+    with pytest.raises(TooLarge):
+        [piece async for piece in place.files.pack(resolve("src"), 0)]
+
+
+async def test_only_a_directory_is_a_tree(place: Place) -> None:
+    await place.write("a.txt", b"x")
+    with pytest.raises(Conflict):
+        [piece async for piece in place.files.pack(resolve("a.txt"), -1)]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_named_limits_stand_over_the_defaults() -> None:
         ({"command": "x", "env": {"A\n": "v"}}, "env"),
         ({"command": "x", "env": {"A": "v\0"}}, "env"),
         ({"command": "x", "env": {"A": "v" * 2**20}}, "env"),
+        ({"command": "x", "env": {"A": "é" * 2**16}}, "env"),
         ({"command": "x", "output_limit_bytes": 0}, "output_limit_bytes"),
     ],
 )
@@ -59,6 +60,12 @@ def test_a_command_that_cannot_be_is_refused_naming_the_field(arguments: dict[st
 def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="choose python, node, bash"):
         wire.RunRequest(code="x", runtime="ruby")
+
+
+@pytest.mark.parametrize("kept", [0, -1, 16 * 2**20 + 1])
+def test_the_output_that_a_run_keeps_is_bounded(kept: int) -> None:
+    with pytest.raises(InvalidInput, match="output_kept_bytes must be between 1 and 16777216"):
+        wire.RunRequest(code="x", output_kept_bytes=kept)
 
 
 @given(st.binary(max_size=200))

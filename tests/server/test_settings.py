@@ -7,7 +7,7 @@ import pytest
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
 from station.server.activity import Activity
-from station.server.settings import find_home, load, variables
+from station.server.settings import load, variables
 
 
 def write(home: Path, text: str) -> Path:
@@ -70,13 +70,6 @@ def test_a_bad_variable_is_named(tmp_path: Path, name: str, value: str, sentence
 
 def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
     load(tmp_path, {"STN_CODE_SANDBOX_X": "1", "STN_HOME": "/x", "STN_FAIL": "", "STN_TEST_FULL": "1", "PATH": "/bin"})
-
-
-def test_the_home_is_what_is_given_else_the_variable_else_the_state_directory() -> None:
-    assert find_home("/a", {"STN_HOME": "/b"}) == Path("/a")
-    assert find_home(None, {"STN_HOME": "/b", "XDG_STATE_HOME": "/c"}) == Path("/b")
-    assert find_home(None, {"STN_HOME": "", "XDG_STATE_HOME": "/c"}) == Path("/c/station")
-    assert find_home(None, {}) == Path("~/.local/state/station").expanduser()
 
 
 def test_every_setting_is_documented() -> None:

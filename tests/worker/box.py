@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
-import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,29 +12,14 @@ from station.backends.base import Labels, Layout
 from station.core.capabilities import Capabilities, Grade, Level, LimitReport
 from station.core.records import BoxRef
 from station.core.spec import Spec
-from station.guest.binary import guest_binary
 from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 from station.worker.journal import Journal
 from station.worker.live import LiveBox
 from station.worker.processes import Processes
+from tests.guest.peer import RealGuest
 
 UID = "testsandbox"
-
-
-class SocketStream:
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self._sock = sock
-
-    async def receive(self) -> bytes:
-        return await asyncio.get_running_loop().sock_recv(self._sock, 262_144)
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._sock, data)
-
-    async def aclose(self) -> None:
-        self._sock.close()
 
 
 class RealBox:
@@ -60,34 +42,19 @@ class RealBox:
         )
         self.used = 0
         self.kills: int | None = 0
-        self._path = directory / "sock"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(self._path))
-            listener.listen(8)
-            fd = listener.fileno()
-            guest = os.environ.get("STN_TEST_GUEST") or guest_binary()
-            command = [guest, "serve", "--fd", str(fd), "--box", "test", "--containment", "subreaper"]
-            self.process = subprocess.Popen(command, pass_fds=[fd], stdin=subprocess.DEVNULL)
-
-    async def connect(self) -> SocketStream:
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.connect(os.fspath(self._path))
-        except OSError:
-            sock.close()
-            raise
-        return SocketStream(sock)
+        self.guest = RealGuest(directory)
+        self.connect = self.guest.open
 
     async def ended(self) -> str:
-        await asyncio.to_thread(self.process.wait)
+        await asyncio.to_thread(self.guest.process.wait)
         return "it ended"
 
     async def destroy(self) -> None:
         self.kill()
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
+        self.guest.process.terminate()
+        self.guest.process.wait()
 
     async def oom_kills(self) -> int | None:
         return self.kills

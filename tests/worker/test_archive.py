@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import io
+import json
+import subprocess
 import tarfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import station
 from station.core.errors import InvalidInput, StationError, TooLarge
 from station.guest.packs import Entry, PackReader
 from station.worker.archive import packed, to_tar
-from station.worker.tarcheck import Caps
+from station.worker.tarcheck import Caps, Checker, Headers
 
 Add = Callable[[tarfile.TarFile], None]
 
@@ -120,6 +126,9 @@ ATTACKS: dict[str, bytes] = {
     "pax-sparse": archive(
         file("s", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "s"})
     ),
+    "pax-size": archive(file("s", b"x" * 1024, pax_headers={"size": "512"})),
+    "directory-with-a-size": archive(file("d", b"x" * 512, type=tarfile.DIRTYPE)),
+    "old-directory-with-a-size": archive(file("d/", b"x" * 512, type=tarfile.AREGTYPE)),
     "unknown-kind": archive(special("v", b"V")),
     "absolute-link": archive(link("l", "/etc")),
     "link-out": archive(link("l", "../x")),
@@ -152,6 +161,69 @@ ATTACKS: dict[str, bytes] = {
 async def test_an_attack_by_archive_is_refused_with_a_reason(attack: str) -> None:
     with pytest.raises((InvalidInput, TooLarge), match="nothing changed"):
         await unpacked(ATTACKS[attack])
+
+
+DEBIANS_PYTHON = Path("/usr/bin/python3")
+"""Its security releases call other methods of TarInfo for a header than Python's own do."""
+JUDGE = """
+import base64, io, json, sys
+from station.core.errors import InvalidInput, TooLarge
+from station.worker.archive import members
+from station.worker.tarcheck import Caps, Checker, Headers
+let_in = []
+for name, data in json.load(sys.stdin).items():
+    try:
+        for _ in members(io.BytesIO(base64.b64decode(data)), Caps()):
+            pass
+    except (InvalidInput, TooLarge):
+        continue
+    let_in.append(name)
+print(json.dumps(let_in))
+"""
+
+
+@pytest.mark.skipif(not DEBIANS_PYTHON.exists(), reason="there is no /usr/bin/python3")
+def test_debians_own_python_refuses_the_same_archives() -> None:
+    table = ATTACKS | {
+        "good": archive(folder("d"), file("d/" + "x" * 200, b"x" * 600), link("l", "d")),
+        "good-gnu": archive(file("y" * 150), file("a"), form=tarfile.GNU_FORMAT),
+        "good-gzip": gzip.compress(archive(file("a", b"x" * 5000))),
+    }
+    done = subprocess.run(
+        [DEBIANS_PYTHON, "-c", JUDGE],
+        input=json.dumps({name: base64.b64encode(data).decode() for name, data in table.items()}),
+        env={"PYTHONPATH": str(Path(station.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    if "SyntaxError" in done.stderr or "ImportError" in done.stderr:
+        pytest.skip("it is older than Station needs")
+    assert json.loads(done.stdout) == ["good", "good-gnu", "good-gzip"], done.stderr
+
+
+async def test_it_does_not_matter_what_tarfile_calls_for_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = tarfile.TarInfo.frombuf.__func__  # type: ignore[attr-defined]
+
+    def fromtarfile(cls: type[tarfile.TarInfo], tar: Any) -> tarfile.TarInfo:  # as in Debian's 3.11.2-6+deb12u7
+        info: Any = parse(cls, tar.fileobj.read(tarfile.BLOCKSIZE), tar.encoding, tar.errors)
+        info.offset = tar.fileobj.tell() - tarfile.BLOCKSIZE
+        return cast(tarfile.TarInfo, info._proc_member(tar))
+
+    monkeypatch.setattr(tarfile.TarInfo, "fromtarfile", classmethod(fromtarfile))
+    _, contents = await unpacked(archive(folder("d"), file("d/a", b"xy")))
+    assert contents["d/a"] == b"xy"
+    with pytest.raises(InvalidInput, match="is a device"):
+        await unpacked(ATTACKS["char-device"])
+
+
+def test_each_raw_header_is_judged_before_tarfile_reads_on() -> None:
+    big = tarfile.TarInfo("x")
+    big.type, big.size = tarfile.GNUTYPE_LONGNAME, 2**31
+    reader = Headers(io.BytesIO(big.tobuf(tarfile.GNU_FORMAT)), Checker(Caps()))
+    with pytest.raises(InvalidInput, match="extended header"):
+        reader.read()
 
 
 @pytest.mark.parametrize("attack", ["hardlink", "char-device", "through-a-link", "link-out", "duplicate"])

@@ -214,7 +214,7 @@ async def test_cancelling_ends_even_what_ignores_it_and_repeating_is_no_error(on
 async def test_who_stops_waiting_does_not_end_the_command(one: Station) -> None:
     request = sh("read line; echo $line", stdin_open=True, id="prc_1")
     waiting = asyncio.ensure_future(one.processes.exec(one.live, request))
-    await eventually(lambda: [each for each in one.processes.running(UID) if each.pid])
+    await eventually(lambda: [each for each in one.processes.running(UID) if each.record.pid])
     waiting.cancel()
     await asyncio.wait([waiting])
     await one.processes.write_stdin(UID, "prc_1", pieces(b"still here\n"))

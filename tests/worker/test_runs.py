@@ -10,9 +10,9 @@ import pytest
 from station.core.capabilities import Level
 from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, PathRefused, StationError, TooLarge
+from station.core.globs import expression
 from station.core.spec import Spec
 from station.core.wire import Content, RunRequest
-from station.worker.artifacts import expression
 from station.worker.pool import Pool
 from station.worker.runs import INTERPRETERS, Interpreter, Runs
 from station.worker.watch import Watchdog
@@ -37,7 +37,7 @@ async def runs(backend: RealBackend) -> AsyncIterator[Runs]:
     yield made
     await made.aclose()
     await pool.aclose()
-    assert all(box.process.poll() is not None for box in backend.boxes_made)
+    assert all(box.guest.process.poll() is not None for box in backend.boxes_made)
 
 
 def python(code: str, **fields: object) -> RunRequest:
@@ -85,6 +85,16 @@ async def test_the_ending_is_the_programs_own(runs: Runs) -> None:
     assert (late.timed_out, late.exit_code, late.stdout.to_bytes()) == (True, 124, b"early\n")
     loud = await runs.run(python("while True: print('x' * 1000)", output_limit_bytes=50_000))
     assert loud.ending == Ending(EndingKind.OUTPUT_LIMIT)
+
+
+async def test_as_much_output_is_kept_as_was_asked_for(runs: Runs) -> None:
+    code = "print('h' * 600_000 + 'm' * 2_000_000 + 't' * 600_000, end='')"
+    small = (await runs.run(python(code, output_kept_bytes=7))).stdout
+    assert (small.head.data, small.omitted_bytes, small.tail and small.tail.data) == ("hhh", 3_199_993, "tttt")
+    usual = (await runs.run(python(code))).stdout
+    assert (len(usual.head.data), usual.omitted_bytes) == (512 * 1024, 3_200_000 - 1024 * 1024)
+    whole = (await runs.run(python(code, output_kept_bytes=4_000_000))).stdout
+    assert (len(whole.head.data), whole.omitted_bytes, whole.tail) == (3_200_000, 0, None)
 
 
 async def test_a_second_run_finds_a_box_ready(runs: Runs) -> None:
@@ -179,7 +189,7 @@ async def test_a_cancelled_run_ends_cancelled_with_its_output_so_far(runs: Runs)
 
 async def test_a_box_that_dies_under_a_run_makes_it_lost_and_no_exit_code(runs: Runs, backend: RealBackend) -> None:
     running = asyncio.ensure_future(runs.run(python("print('x', flush=True)\nwhile True: pass")))
-    await eventually(lambda: [each for each in runs.running() if each.pid])
+    await eventually(lambda: any(one.output.streams[1].total for one in runs.running()))
     runs.running()[0].live.box.kill()  # type: ignore[attr-defined]
     result = await running
     assert (result.ending.kind, result.exit_code, result.ok) == (EndingKind.LOST, None, False)
@@ -190,14 +200,14 @@ async def test_thirty_runs_at_once_keep_their_results_apart(runs: Runs) -> None:
     assert [result.stdout.to_bytes() for result in results] == [f"{n}\n".encode() for n in range(30)]
 
 
-async def test_the_watchdog_ends_the_largest_command_of_a_box_over_its_limit() -> None:
+async def test_the_watchdog_ends_a_command_of_a_box_over_its_limit() -> None:
     with tempfile.TemporaryDirectory(prefix="stn-") as directory:
         backend = RealBackend(Path(directory), memory=Level.WATCHED)
         pool = Pool({"test": backend}, station="me", size=0)
         runs = Runs(pool, spec_of)
         watchdog = Watchdog(runs.running)
         running = asyncio.ensure_future(runs.run(python("while True: pass")))
-        await eventually(lambda: [each for each in runs.running() if each.pid])
+        await eventually(lambda: [each for each in runs.running() if each.process])
         await watchdog.look()
         assert not running.done()
         backend.boxes_made[0].used = 1 << 31

@@ -59,7 +59,7 @@ def run_spec(request: RunRequest, *, backend: str, defaults: Limits) -> Spec:
 
 
 def make_spec(request: OpenRequest | RunRequest, *, backend: str, defaults: Limits) -> Spec:
-    """The spec of a new sandbox. `limits` of it holds only what the caller or the operator named (decisions A7)."""
+    """The spec of a new sandbox. `limits` of it holds only what the caller or the operator named."""
     return Spec(
         backend=request.backend or backend,
         image=request.image,

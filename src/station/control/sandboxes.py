@@ -81,12 +81,7 @@ class Sandboxes:
 
     async def get(self, uid: str) -> SandboxRecord:
         """Raises SandboxNotFound, or SandboxFailed for a damaged record."""
-        found = await self._registry.get(uid)
-        if isinstance(found, Damaged):
-            raise found.error()
-        if found is None or found.state is State.TOMBSTONE:
-            raise SandboxNotFound("there is no such sandbox; it was never opened, or it was deleted", uid=uid)
-        return self._seen(found)
+        return self._seen(_existing(uid, await self._read(uid)))
 
     async def list(self) -> Listing:
         """All but tombstones, and the damaged ones."""
@@ -154,10 +149,7 @@ class Sandboxes:
         return await self._running(record), False
 
     async def _ready(self, uid: str) -> SandboxRecord:
-        record = await self._settled(uid)
-        if record is None or record.state is State.TOMBSTONE:
-            raise SandboxNotFound("there is no such sandbox; it was never opened, or it was deleted", uid=uid)
-        return await self._running(record)
+        return await self._running(_existing(uid, await self._settled(uid)))
 
     async def _settled(self, uid: str) -> SandboxRecord | None:
         """The record after leftovers of earlier tries are gone. Raises SandboxFailed where that needs a person."""
@@ -340,3 +332,11 @@ class Sandboxes:
     def _seen(self, record: SandboxRecord) -> SandboxRecord:
         at = self._touched.get(record.uid, 0.0)
         return replace(record, last_active_at=at) if at > record.last_active_at else record
+
+
+def _existing(uid: str, record: SandboxRecord | None) -> SandboxRecord:
+    if record is None:
+        raise SandboxNotFound("there is no such sandbox; it was never opened, or it was deleted", uid=uid)
+    if record.state is State.TOMBSTONE:
+        raise SandboxNotFound(f"there is no sandbox {record.name!r} any more: it was deleted", uid=uid)
+    return record

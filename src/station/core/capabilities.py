@@ -66,7 +66,7 @@ class Capabilities:
     images: bool = False
     """Whether an explicit image may be asked for; else programs come from the host's /usr."""
     mounts: bool = False
-    """Whether a folder of the user may be mounted (decisions A18)."""
+    """Whether a folder of the user may be mounted."""
     powers: tuple[str, ...] = ()
     """Optional protocols that its boxes have: `measurable`, later `freezable`, `savable`."""
     notes: tuple[str, ...] = ()
@@ -83,5 +83,5 @@ class Isolation:
     guest_uid: GuestUid
     containment: str
     image: str
-    """`host:/usr` without images (decisions A15)."""
+    """`host:/usr` without images."""
     limits: dict[str, LimitReport] = field(default_factory=dict)

@@ -16,12 +16,9 @@ class EndingKind(StrEnum):
     LOST = "lost"
 
 
-_INTERRUPTED = {EndingKind.TIMED_OUT, EndingKind.CANCELLED, EndingKind.LOST}
-
-
 @dataclass(frozen=True)
 class Ending:
-    """The typed end of a process. Exactly one of the constructors below makes it."""
+    """The typed end of a process. Kinds that carry a fact have a constructor below."""
 
     kind: EndingKind
     code: int | None = None
@@ -67,9 +64,11 @@ class Ending:
 
     @property
     def status(self) -> str:
-        """The seed's view: completed, failed, cancelled, timed_out, interrupted (decisions C)."""
-        if self.ok:
-            return "completed"
-        if self.kind is EndingKind.LOST:
-            return "interrupted"
-        return self.kind.value if self.kind in _INTERRUPTED else "failed"
+        """In one word: completed, failed, cancelled, timed_out or interrupted (which is lost)."""
+        match self.kind:
+            case EndingKind.TIMED_OUT | EndingKind.CANCELLED:
+                return self.kind.value
+            case EndingKind.LOST:
+                return "interrupted"
+            case _:
+                return "completed" if self.ok else "failed"

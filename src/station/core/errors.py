@@ -29,7 +29,7 @@ HTTP status and the JSON body derive from the class; `from_body` is the way back
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class StationError(Exception):
@@ -49,8 +49,12 @@ class StationError(Exception):
         if retryable is not None:
             self.retryable = retryable
 
+    def again(self) -> Self:
+        """A copy to be raised: each of many that wait is told by an exception with a traceback of its own."""
+        return type(self)(self.message, retryable=self.retryable, **self.detail)
+
     def to_body(self) -> dict[str, Any]:
-        """The body of an HTTP answer (decisions E)."""
+        """The body of an HTTP answer."""
         return {
             "error": type(self).__name__,
             "code": self.code,

@@ -1,4 +1,4 @@
-"""Paths inside a sandbox (decisions A13), and how a name that is not text travels.
+"""Paths inside a sandbox, and how a name that is not text travels.
 
 Names are bytes. In Python they are `str` with surrogate escapes (`os.fsdecode`); on the wire they are percent-coded.
 """
@@ -75,21 +75,13 @@ def _check_lengths(absolute: str) -> None:
         )
 
 
-_PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f%\ud800-\udfff]+")
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f%\ud800-\udfff]+")
 
 
 def encode_name(name: str) -> str:
     """`name` for the wire and for people: text stays as it is; `%`, control characters and bytes that are no UTF-8
     become `%XX`. `decode_name` is the way back, byte for byte."""
-    if _PLAIN.fullmatch(name):
-        return name
-    parts = []
-    for char in name:
-        if _PLAIN.fullmatch(char):
-            parts.append(char)
-        else:
-            parts.extend(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
-    return "".join(parts)
+    return _ODD.sub(lambda odd: "".join(f"%{byte:02X}" for byte in odd[0].encode("utf-8", "surrogateescape")), name)
 
 
 def decode_name(text: str) -> str:

@@ -1,5 +1,5 @@
-"""What is written down. The record of a sandbox is complete from the start (decisions A3); a stored record suffices to
-adopt a live box."""
+"""What is written down. The record of a sandbox has its fields from the start, those too that only later versions fill;
+a stored record suffices to adopt a live box."""
 
 from __future__ import annotations
 

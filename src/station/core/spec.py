@@ -1,4 +1,4 @@
-"""What was asked for: frozen, checked once. `None` in a limit means the default, and that nobody named it (A7)."""
+"""What was asked for: frozen, checked once. `None` in a limit means the default, and that nobody named it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORBID_EXTRA = {"extra": "forbid"}
 
 
 class LifecycleClass(StrEnum):
-    """What ends a sandbox (decisions A6)."""
+    """What ends a sandbox."""
 
     RUN = "run"
     KEPT = "kept"
@@ -65,7 +65,7 @@ DEFAULT_LIMITS = Limits(memory_mb=1024, cpus=1.0, pids=256, open_files=1024, wor
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of the user's as the workspace (decisions A18)."""
+    """A folder of the user's as the workspace."""
 
     __pydantic_config__ = FORBID_EXTRA
 

@@ -1,8 +1,9 @@
-"""States of a sandbox (decisions D), and which may follow which."""
+"""States of a sandbox, and which may follow which."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from .errors import InternalError
 
@@ -34,7 +35,9 @@ _NEXT: dict[State, frozenset[State]] = {
     State.FAILED: frozenset({State.DELETING, State.CREATING}),
 }
 
-_PUBLIC = {
+PublicState = Literal["creating", "running", "suspended", "failed"]
+
+_PUBLIC: dict[State, PublicState] = {
     State.CREATING: "creating",
     State.RESUMING: "creating",
     State.RUNNING: "running",
@@ -48,6 +51,6 @@ def check_transition(old: State, new: State) -> None:
         raise InternalError(f"a sandbox cannot go from {old} to {new}", old=old.value, new=new.value)
 
 
-def public(state: State) -> str:
+def public(state: State) -> PublicState:
     """The word of the API: creating, running, suspended or failed."""
     return _PUBLIC.get(state, "suspended")

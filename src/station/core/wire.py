@@ -13,10 +13,19 @@ from typing import Literal
 from .capabilities import Isolation
 from .endings import Ending
 from .errors import InvalidInput
+from .paths import WORKSPACE
 from .records import Usage
 from .spec import FORBID_EXTRA, RUNTIMES, Limits, Mount
+from .states import PublicState
 
 API = "/api/v1"
+DIGEST_BYTES = 32
+"""Of the SHA-256 that follows the bytes of a transfer."""
+SOCKET, LOCK, LOG = "station.sock", "station.lock", "station.log"
+"""Names in the state directory that both ends know. The lock is held, and has the pid, for a station's whole life."""
+MAX_STRING_BYTES = 128 * 1024
+DEFAULT_KEPT_BYTES, MAX_KEPT_BYTES = 1024 * 1024, 16 * 1024 * 1024
+"""Of each output stream of a run: half of it is its head, half its tail."""
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 1.0, 3600.0, 120.0
 
 
@@ -36,8 +45,14 @@ def check_env(env: dict[str, str]) -> None:
             raise InvalidInput("a variable name must not be empty or contain '=', newline or NUL", field="env")
         if "\0" in value:
             raise InvalidInput(f"the value of {key} contains NUL", field="env")
-        if len(value) > 128 * 1024 - len(key) - 2:
+        if is_too_long(f"{key}={value}"):
             raise InvalidInput(f"the value of {key} is over 128 KiB, the kernel's bound; use a file", field="env")
+
+
+def is_too_long(text: str) -> bool:
+    """Whether the kernel takes it neither as an argument nor as a variable (MAX_ARG_STRLEN, its NUL included)."""
+    # Characters first: it spares the encoding in all but absurd cases.
+    return len(text) * 4 >= MAX_STRING_BYTES and len(text.encode(errors="replace")) >= MAX_STRING_BYTES
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,7 @@ class SandboxView:
     id: str
     """The wire uid; paths of the API use it."""
     name: str
-    state: Literal["creating", "running", "suspended", "failed"]
+    state: PublicState
     generation: int
     workdir: str
     isolation: Isolation
@@ -126,7 +141,7 @@ class ExecRequest:
     command: str | None = None
     """A line for the shell (bash, else sh; no start-up files)."""
     argv: list[str] | None = None
-    cwd: str = "/workspace"
+    cwd: str = WORKSPACE
     env: dict[str, str] = field(default_factory=dict)
     stdin: Content | None = None
     """`None`: /dev/null. Given: these bytes, then end of file."""
@@ -171,7 +186,7 @@ class ProcessView:
     exit_code: int | None = None
     """The view of `ending` that a shell would show; `None` while running and when lost."""
     status: str = "running"
-    """The seed's view: running, completed, failed, timed_out, cancelled, interrupted."""
+    """In one word: running, completed, failed, timed_out, cancelled, interrupted."""
     timed_out: bool = False
     ended_children: int = 0
     usage: Usage | None = None
@@ -256,6 +271,8 @@ class RunRequest:
     best_effort: bool = False
     mount: Mount | None = None
     output_limit_bytes: int | None = None
+    output_kept_bytes: int = DEFAULT_KEPT_BYTES
+    """Of a longer stream the first and the last half of so many are in the result."""
     id: str | None = None
     """A `prc_` id of the caller's choice, as in ExecRequest: a retry joins."""
 
@@ -270,6 +287,12 @@ class RunRequest:
             )
         if any("\0" in part for part in [*self.args, *self.artifacts]):
             raise InvalidInput("args and artifacts must not contain NUL", field="args")
+        if not 1 <= self.output_kept_bytes <= MAX_KEPT_BYTES:
+            raise InvalidInput(
+                f"output_kept_bytes must be between 1 and {MAX_KEPT_BYTES}; it is {self.output_kept_bytes}; "
+                "a file brought back with artifacts holds more, and an opened sandbox streams everything",
+                field="output_kept_bytes",
+            )
 
 
 @dataclass(frozen=True)

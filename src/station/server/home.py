@@ -9,9 +9,7 @@ import stat
 from pathlib import Path
 
 from station.core.errors import Busy, Refused, Unavailable
-
-LOCK = "station.lock"
-SOCKET = "station.sock"
+from station.core.wire import LOCK, SOCKET
 
 
 def prepare(home: Path) -> None:

@@ -8,7 +8,8 @@ import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-LOG = "station.log"
+from station.core.wire import LOG
+
 _KEPT = 2
 
 

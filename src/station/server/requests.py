@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -11,14 +10,14 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 
 from station.core.errors import InvalidInput, TooLarge
+from station.core.suggest import suggestion
 
-from .validate import from_json, suggestion
+from .validate import from_json
 
 T = TypeVar("T")
 
 SMALL_BODY, LARGE_BODY = 1 << 20, 64 << 20
 MAX_QUERY_BYTES = 32 * 1024
-DIGEST_BYTES = 32
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no", "")
 
 
@@ -123,29 +122,6 @@ async def body(request: Request) -> AsyncIterator[bytes]:
                 yield chunk
     except ClientDisconnect:
         raise InvalidInput("the body was cut short; nothing was changed", field="body") from None
-
-
-async def without_digest(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """All but the last 32 bytes of `source`, which must be the SHA-256 of the rest: else InvalidInput instead of the
-    end, so that whoever writes this never takes it for complete."""
-    digest, tail = hashlib.sha256(), b""
-    async for chunk in source:
-        tail += chunk
-        if len(tail) > DIGEST_BYTES:
-            content, tail = tail[:-DIGEST_BYTES], tail[-DIGEST_BYTES:]
-            digest.update(content)
-            yield content
-    if tail != digest.digest():
-        raise InvalidInput("the body was cut short or altered on its way: its digest does not match", field="digest")
-
-
-async def with_digest(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """`source`, and then the 32 bytes of its SHA-256."""
-    digest = hashlib.sha256()
-    async for chunk in source:
-        digest.update(chunk)
-        yield chunk
-    yield digest.digest()
 
 
 class Gone(Exception):

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from station.core.codec import to_plain
+from station.core.wire import DIGEST_BYTES
 from station.worker.files import FileRead
 
 from . import answers
-from .requests import DIGEST_BYTES, Query, body, with_digest, without_digest
+from .requests import Query, body
 from .routes_sandboxes import sandbox_id
 from .station import Station
 
@@ -25,9 +26,8 @@ async def read(station: Station, request: Request) -> Response:
     digest = query.digest()
     live = await station.live(sandbox_id(request))
     found = await station.files.read(live, path, offset=offset, length=length)
-    content = _content(found)
     return StreamingResponse(
-        with_digest(content) if digest else content,
+        _content(found, sealed=digest),
         headers={
             "content-length": str(found.length + (DIGEST_BYTES if digest else 0)),
             "x-total-size": str(found.entry.size),
@@ -41,10 +41,12 @@ async def write(station: Station, request: Request) -> Response:
     query = Query(request, "path", "mode", "overwrite", "parents", "digest")
     path, overwrite, parents = query.need("path"), query.flag("overwrite", True), query.flag("parents", True)
     mode = query.mode()
-    source = without_digest(body(request)) if query.digest() else body(request)
+    # The digest of the sender goes on to the guest, which checks it (docs/decisions/0002).
+    sealed = query.digest()
+    mode = 0o644 if mode is None else mode
     live = await station.live(sandbox_id(request))
     done = await station.files.write(
-        live, path, source, mode=0o644 if mode is None else mode, overwrite=overwrite, parents=parents
+        live, path, body(request), mode=mode, overwrite=overwrite, parents=parents, sealed=sealed
     )
     return answers.one(done, 201 if done.created else 200)
 
@@ -110,9 +112,9 @@ async def write_archive(station: Station, request: Request) -> Response:
     return answers.facts(entries=await station.files.extract(live, path, body(request)))
 
 
-async def _content(found: FileRead) -> AsyncIterator[bytes]:
+async def _content(found: FileRead, *, sealed: bool) -> AsyncIterator[bytes]:
     async with found:
-        async for chunk in found.chunks:
+        async for chunk in found.chunks.sealed() if sealed else found.chunks:
             yield chunk
 
 

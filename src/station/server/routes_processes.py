@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -78,9 +79,10 @@ async def output(station: Station, request: Request) -> Response:
     return StreamingResponse(_lines(events), media_type="application/x-ndjson")
 
 
-async def _lines(events: AsyncIterator[OutputEvent]) -> AsyncIterator[bytes]:
-    async for event in events:
-        yield to_json(event) + b"\n"
+async def _lines(events: AsyncGenerator[OutputEvent, None]) -> AsyncIterator[bytes]:
+    async with aclosing(events):  # whoever hangs up holds the process up no more
+        async for event in events:
+            yield to_json(event) + b"\n"
 
 
 def _process_id(request: Request) -> str:

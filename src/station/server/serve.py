@@ -15,12 +15,14 @@ from pathlib import Path
 import uvicorn
 
 from station.core.errors import StationError
+from station.core.wire import SOCKET
+from station.worker.tasks import Tasks
 
 from . import home as homes
 from .app import build_app
 from .logs import set_up
 from .settings import Settings, load
-from .station import MakeBackends, Station, backends_of, running
+from .station import MakeBackends, Station, backends_of
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +49,10 @@ def run(
         settings = load(home)
         homes.prepare(settings.home)
         lock = homes.Lock(settings.home)
-    except StationError as error:
+        handler = set_up(settings.home, background=background, megabytes=settings.log_megabytes)
+    except (StationError, OSError) as error:
         sys.stderr.write(f"stn: {error}\n")
         return EXIT_FAILED
-    handler = set_up(settings.home, background=background, megabytes=settings.log_megabytes)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings, background, ready_fd, make_backends))
@@ -72,7 +74,7 @@ async def _serve(settings: Settings, background: bool, ready_fd: int | None, mak
             await _answer(station, sock, ready=_ready(ready_fd), end_when_idle=background)
         finally:
             sock.close()
-            (settings.home / homes.SOCKET).unlink(missing_ok=True)
+            (settings.home / SOCKET).unlink(missing_ok=True)
     except StationError as error:
         log.error("the station cannot go on: %s", error)
         return EXIT_FAILED
@@ -88,7 +90,8 @@ async def _answer(station: Station, sock: socket.socket, *, ready: Callable[[], 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, server.stop)
-    async with running(_keep_house(station, server, end_when_idle), name="housekeeping"):
+    async with Tasks() as tasks:
+        tasks.start(_keep_house(station, server, end_when_idle), name="housekeeping")
         await server.serve(sockets=[sock])
 
 

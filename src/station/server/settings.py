@@ -16,8 +16,9 @@ from pydantic import ConfigDict
 
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
+from station.core.suggest import suggestion
 
-from .validate import from_plain, suggestion
+from .validate import from_plain
 
 FILE = "station.yaml"
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -61,24 +62,16 @@ class Settings:
     """Size of `station.log` before a new one begins; the two before it are kept."""
 
 
-def find_home(home: str | os.PathLike[str] | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """`home`, else STN_HOME, else `$XDG_STATE_HOME/station`, absolute. An empty variable counts as unset."""
-    state = environ.get("XDG_STATE_HOME") or ""
-    base = Path(state) if state and Path(state).is_absolute() else Path("~/.local/state")
-    return Path(home or environ.get("STN_HOME") or base / "station").expanduser().absolute()
-
-
-def load(home: str | os.PathLike[str] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+def load(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Environment over file over defaults. Raises InvalidInput for an unknown key, with a suggestion, or a value
     that is out of bounds; the sentence begins with where it stands."""
-    directory = find_home(home, environ)
-    path = directory / FILE
+    path = home / FILE
     values = _read(path) if path.exists() else {}
     if "home" in values:
         raise InvalidInput(f"{path}: home is set by --home or STN_HOME", field="home")
-    from_plain(Settings, {**values, "home": directory}, where=f"{path}: ")
+    from_plain(Settings, {**values, "home": home}, where=f"{path}: ")
     _lay_over(values, environ)
-    return from_plain(Settings, {**values, "home": directory}, where="environment over station.yaml: ")
+    return from_plain(Settings, {**values, "home": home}, where="environment over station.yaml: ")
 
 
 def variables(cls: type = Settings, prefix: str = "STN") -> Iterator[tuple[str, tuple[str, ...]]]:

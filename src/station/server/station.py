@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from station.backends.base import Backend
 from station.backends.bubblewrap import BubblewrapSettings
-from station.backends.host import HostSettings
-from station.backends.registry import choose_default, make_backends
+from station.backends.host import HostBackend, HostSettings
+from station.backends.registry import DEFAULTS, choose_default, make_backends
 from station.control.decisions import run_spec
 from station.control.sandboxes import Defaults, Sandboxes
 from station.core.capabilities import Capabilities
@@ -33,6 +32,7 @@ from station.worker.pool import Pool
 from station.worker.processes import Processes
 from station.worker.reconcile import reconcile
 from station.worker.runs import Runs
+from station.worker.tasks import Tasks
 from station.worker.watch import Watchdog
 
 from .activity import Activity
@@ -41,12 +41,9 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 
 MakeBackends = Callable[[Path, str, Settings], Mapping[str, Backend]]
-HOST = "host"
-FALLBACK = "bubblewrap"
-"""Asked for where nothing works, so that the caller is told why and what would help."""
 _HOST_FORBIDDEN = (
     "the backend host runs code as you, without isolation; to allow it set sandbox.allow_host: true in station.yaml "
-    "or STN_SANDBOX_ALLOW_HOST=true"
+    "or STN_SANDBOX_ALLOW_HOST=true (read when the station starts: `stn stop` first)"
 )
 
 
@@ -78,7 +75,7 @@ class Station:
     ) -> None:
         """Use `start`."""
         sandbox = settings.sandbox
-        forbidden = {} if sandbox.allow_host else {HOST: _HOST_FORBIDDEN}
+        forbidden = {} if sandbox.allow_host else {HostBackend.name: _HOST_FORBIDDEN}
         usable = {name: backend for name, backend in backends.items() if name not in forbidden}
         self.settings = settings
         self.id = identity
@@ -146,7 +143,8 @@ class Station:
         await self._choose_backend()
         report = await reconcile(await self._registry.list(), self.boxes.backends, self.sandboxes, station=self.id)
         log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
-        await stack.enter_async_context(running(self._watchdog.run(), name="memory watchdog"))
+        tasks = await stack.enter_async_context(Tasks())
+        tasks.start(self._watchdog.run(), name="memory watchdog")
 
     async def aclose(self) -> None:
         """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
@@ -194,12 +192,12 @@ class Station:
         if self.default_backend is not None:
             self.boxes.backend(self.default_backend)
             return
-        usable = self.boxes.backends
-        probes = {name: await self.boxes.capabilities(name) for name in usable if name != HOST}
-        self.default_backend = await choose_default(usable, probes)
+        probes = {name: await self.boxes.capabilities(name) for name in DEFAULTS if name in self.boxes.backends}
+        self.default_backend = choose_default(probes)
 
     def _defaults(self) -> Defaults:
-        return Defaults(self.default_backend or FALLBACK, self.settings.sandbox.limits)
+        # Where nothing works, the best is asked for all the same: it tells the caller why not, and what would help.
+        return Defaults(self.default_backend or DEFAULTS[0], self.settings.sandbox.limits)
 
     async def _run_spec(self, request: RunRequest) -> Spec:
         defaults = self._defaults()
@@ -212,20 +210,3 @@ class Station:
 
     def _stuck(self, live: LiveBox, reason: str) -> None:
         self.boxes.give_up(live, reason)
-
-
-@asynccontextmanager
-async def running(work: Coroutine[object, object, None], *, name: str) -> AsyncIterator[None]:
-    """`work` runs as long as the block does. Its failure is logged, and harms nothing else."""
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_report)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s failed", task.get_name(), exc_info=error)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +13,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from station.core import codec
 from station.core.errors import InvalidInput
+from station.core.suggest import suggestion
 
 T = TypeVar("T")
 
@@ -56,15 +55,6 @@ def to_json(value: Any) -> bytes:
         return adapter(type(value)).dump_json(value)
     except PydanticSerializationError:
         return json.dumps(codec.to_plain(value)).encode()
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or which names there are."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known are {', '.join(names)}" if names else ""
 
 
 def _explained(cls: type, error: ValidationError, where: str) -> InvalidInput:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
-
 from station.core.capabilities import Grade, GuestUid, Isolation
 from station.core.paths import WORKSPACE
 from station.core.records import SandboxRecord
@@ -21,7 +19,7 @@ async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool
     return SandboxView(
         id=record.uid,
         name=record.name,
-        state=cast(Literal["creating", "running", "suspended", "failed"], public(record.state)),
+        state=public(record.state),
         generation=record.generation,
         workdir=WORKSPACE,
         isolation=isolation,

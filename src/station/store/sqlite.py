@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ from .registry import Damaged, Listing
 
 T = TypeVar("T")
 
+_ROOM_BYTES = 64 * 1024
+"""Less than SQLite needs to make and map its files."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sandboxes (
     uid TEXT PRIMARY KEY, fence INTEGER NOT NULL, document BLOB NOT NULL
@@ -93,8 +96,8 @@ class SqliteRegistry:
         try:
             return work()
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise StorageFull(f"no room for the registry {self._path}: {error}") from error
+            if no_room(error, self._path):
+                raise StorageFull(f"the disk is full: no room for the registry {self._path}", retryable=True) from error
             raise Unavailable(f"the registry {self._path} cannot be used: {error}", retryable=False) from error
 
     def _write(self, record: SandboxRecord, statement: Callable[[SandboxRecord, bytes, int], None]) -> SandboxRecord:
@@ -126,6 +129,19 @@ class SqliteRegistry:
             raise Conflict(
                 f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
             )
+
+
+def no_room(error: sqlite3.Error, path: Path | str) -> bool:
+    """Whether a full disk is behind it. SQLite says so where it writes, but not where it makes or maps its files."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
+        return True
+    if code & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return False
+    try:
+        return shutil.disk_usage(Path(path).parent).free < _ROOM_BYTES
+    except OSError:
+        return False
 
 
 def _raw(document: object) -> bytes:

@@ -12,22 +12,17 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from station.core.errors import InvalidInput, TooLarge
 from station.guest.packs import END, Entry, read_pack
 
-from .tarcheck import Caps, Checker, Member, header_class, refused
+from .tarcheck import BATCH_BYTES, Caps, Checker, Headers, Member, Reader, refused
 
 T = TypeVar("T")
-BATCH_BYTES = 256 * 1024
 _GZIP = b"\x1f\x8b"
 _RATIO_FREE_BYTES = 1024 * 1024
 _DAMAGED = "the archive was refused and nothing changed: "
-
-
-class Reader(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
 
 
 class Gunzip:
@@ -85,14 +80,13 @@ class Peekable:
 def members(file: Reader, caps: Caps) -> Iterator[Member | bytes]:
     """Each admitted member, followed by its bytes. Raises InvalidInput or TooLarge at the first that is not let in."""
     front = Peekable(file)
-    source: Reader = Gunzip(front, caps.ratio) if front.peek(2) == _GZIP else front
     checker = Checker(caps)
+    source = Headers(Gunzip(front, caps.ratio) if front.peek(2) == _GZIP else front, checker)
     try:
         with tarfile.open(
             fileobj=cast(Any, source),
             mode="r|",
             bufsize=BATCH_BYTES,
-            tarinfo=header_class(checker),
             encoding="utf-8",
             errors="surrogateescape",
         ) as tar:

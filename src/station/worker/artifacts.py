@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from station.core.errors import FileNotFound, NotARegularFile, PathRefused, TooLarge
+from station.core.globs import expression, is_pattern
 from station.core.paths import WORKSPACE, SandboxPath, decode_name, encode_name, resolve
 from station.core.wire import Artifact, Content
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FILE_BYTES = 16 * 1024 * 1024
 TOTAL_BYTES = 64 * 1024 * 1024
 MAX_NAMES = 100_000
-_MAGIC = re.compile(r"[*?\[]")
 _ROOT = SandboxPath(WORKSPACE, ".")
 
 
@@ -36,7 +35,7 @@ async def collect(
     total = 0
     for asked in wanted:
         pattern = decode_name(asked)
-        if _MAGIC.search(pattern):
+        if is_pattern(pattern):
             names = await _names(live) if names is None else names
             matches = expression(pattern).fullmatch
             paths = [name for name in names if matches(name) and name not in leave_out]
@@ -66,7 +65,7 @@ async def _names(live: LiveBox) -> list[str]:
 
 async def _read(live: LiveBox, pattern: str, path: str) -> Artifact | None:
     """`None`: there is no such file, or it is none that may be read."""
-    place = resolve(pattern) if not _MAGIC.search(pattern) else SandboxPath(WORKSPACE, path)
+    place = resolve(pattern) if not is_pattern(pattern) else SandboxPath(WORKSPACE, path)
     shown = encode_name(path if place.root == WORKSPACE else place.absolute)
     try:
         stream = await live.files.read(place, length=FILE_BYTES + 1)
@@ -77,31 +76,3 @@ async def _read(live: LiveBox, pattern: str, path: str) -> Artifact | None:
             raise TooLarge(f"artifact {shown!r} has {stream.entry.size} bytes; an artifact has at most {FILE_BYTES}")
         data = b"".join([chunk async for chunk in stream])
     return Artifact(shown, len(data), hashlib.sha256(data).hexdigest(), Content.of(data))
-
-
-def expression(pattern: str) -> re.Pattern[str]:
-    """Of a glob: `*` and `?` stay within a directory, `**` crosses them, `[...]` is one of a set."""
-    if pattern.startswith(f"{WORKSPACE}/"):
-        pattern = pattern[len(WORKSPACE) + 1 :]
-    pattern = pattern.removeprefix("./")
-    parts: list[str] = []
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            parts.append("(?:.*/)?")
-            at += 3
-        elif pattern.startswith("**", at):
-            parts.append(".*")
-            at += 2
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) != -1:
-            inner = pattern[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            inner = f"^{inner[1:]}" if inner[0] in "!^" else inner
-            parts.append(f"(?!/)[{inner}]")
-            at = end + 1
-        else:
-            parts.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[at], re.escape(pattern[at])))
-            at += 1
-    try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error:  # a set that is none, such as [z-a]: then it is just characters
-        return re.compile(re.escape(pattern), re.DOTALL)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
@@ -16,6 +14,7 @@ from station.core.capabilities import Capabilities, Isolation
 from station.core.errors import BackendUnavailable, BoxLost, InternalError, InvalidInput, Refused, StationError
 from station.core.records import BoxRef, SandboxRecord
 from station.core.spec import Spec
+from station.core.suggest import suggestion
 from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 
@@ -43,15 +42,6 @@ class ProcessHooks(Protocol):
 def box_id_of(uid: str, generation: int) -> str:
     """Derived, so that a second try finds what the first one made. 26 characters of the uid are 130 bits."""
     return f"{uid[:26]}-{generation}"
-
-
-def process_start(pid: int | str) -> int | None:
-    """Start time of a process in clock ticks since boot; `None` if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 class LiveBoxes:
@@ -111,8 +101,7 @@ class LiveBoxes:
         if name in self._forbidden:
             raise Refused(self._forbidden[name], backend=name)
         if name not in self.backends:
-            known = ", ".join(sorted(self.backends))
-            raise InvalidInput(f"there is no backend {name!r} here; there are {known}", field="backend")
+            raise InvalidInput(f"there is no backend {name!r} here{suggestion(name, self.backends)}", field="backend")
         return self.backends[name]
 
     async def check(self, spec: Spec) -> None:
@@ -253,14 +242,12 @@ class LiveBoxes:
         await self._on_lost(live.uid, live.generation, reason)
 
     def _labels(self, record: SandboxRecord) -> Labels:
-        return Labels(
-            box_id=box_id_of(record.uid, record.generation),
+        return Labels.ours(
+            box_id_of(record.uid, record.generation),
             uid=record.uid,
             generation=record.generation,
             fence=record.fence,
             station=self._station,
-            owner_pid=os.getpid(),
-            owner_start=process_start("self") or 0,
         )
 
     async def _find(self, backend: Backend, record: SandboxRecord) -> BoxRef | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import signal
 
 from station.backends.base import Layout
 from station.core.errors import InvalidInput, PathRefused
-from station.core.paths import HOME, TMP, WORKSPACE, resolve
-from station.core.wire import ExecRequest
+from station.core.paths import resolve
+from station.core.wire import ExecRequest, is_too_long
+from station.guest.files import root_in
 from station.guest.frames import StartRecord
 
 GRACE_SECONDS = 1.0
-MAX_STRING_BYTES = 128 * 1024
-"""The kernel's bound on one argument (MAX_ARG_STRLEN)."""
 _ID = re.compile(r"prc_[A-Za-z0-9_-]{1,64}")
 
 
@@ -31,10 +29,8 @@ def start_record(
 ) -> StartRecord:
     """Raises InvalidInput for what no kernel would start."""
     argv = tuple(request.argv) if request.argv is not None else (*shell_argv(layout.shell), request.command or "")
-    for argument in argv:
-        # Characters first: it spares the encoding in all but absurd cases.
-        if len(argument) * 4 >= MAX_STRING_BYTES and len(os.fsencode(argument)) >= MAX_STRING_BYTES:
-            raise InvalidInput("a command or argument is over 128 KiB, the kernel's bound; use a file", field="command")
+    if any(map(is_too_long, argv)):
+        raise InvalidInput("a command or argument is over 128 KiB, the kernel's bound; use a file", field="command")
     return StartRecord(
         argv=argv,
         cwd=directory(layout, request.cwd),
@@ -47,7 +43,7 @@ def start_record(
 
 
 def shell_argv(shell: str) -> tuple[str, ...]:
-    """The shell up to `-c`, without start-up files (decisions A16)."""
+    """The shell up to `-c`, without start-up files."""
     if posixpath.basename(shell) == "bash":
         return (shell, "--noprofile", "--norc", "-c")
     return (shell, "-c")
@@ -62,7 +58,7 @@ def directory(layout: Layout, cwd: str) -> str:
         if cwd.startswith("/"):
             return cwd
         raise
-    root = {WORKSPACE: layout.workspace, HOME: layout.home, TMP: layout.tmp}[path.root]
+    root = root_in(layout, path)
     return root if path.is_root else f"{root}/{path.relative}"
 
 

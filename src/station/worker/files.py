@@ -1,4 +1,4 @@
-"""Files of a live box by the path rules of decisions A13, over the guest's file primitives."""
+"""Files of a live box by the path rules of `core.paths`, over the guest's file primitives."""
 
 from __future__ import annotations
 
@@ -89,11 +89,19 @@ class Files:
         mode: int = 0o644,
         overwrite: bool = True,
         parents: bool = True,
+        sealed: bool = False,
     ) -> FileWritten:
-        """All of it or nothing, also when `source` raises. Without `overwrite`, AlreadyExists where something is."""
+        """All of it or nothing, also when `source` raises. Without `overwrite`, AlreadyExists where something is.
+        `sealed`: `source` ends with its SHA-256, else InvalidInput."""
         place = _no_root(resolve(path), "write")
         done = await live.files.write(
-            place, source, mode=mode & 0o777, exclusive=not overwrite, parents=parents, durable=_durable(live)
+            place,
+            source,
+            mode=mode & 0o777,
+            exclusive=not overwrite,
+            parents=parents,
+            durable=_durable(live),
+            sealed=sealed,
         )
         return FileWritten(done.entry.to_wire(place.absolute), done.created, done.sha256)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Literal
 
 from station.core.wire import Content, OutputEvent
 
+from .readers import Reader
 from .running import Running
 from .spool import STDERR, STDOUT, Piece, ProcessSpool
 from .views import process_view
@@ -24,18 +25,30 @@ def stored(spool: ProcessSpool, after: tuple[int, int]) -> Iterator[OutputEvent]
             yield _event(stream, piece)
 
 
-async def follow(running: Running, after: tuple[int, int], *, keepalive_seconds: float) -> AsyncIterator[OutputEvent]:
+async def follow(
+    running: Running, after: tuple[int, int], *, keepalive_seconds: float
+) -> AsyncGenerator[OutputEvent, None]:
     """Everything from the offsets on until the end, then one `end`; a `keepalive` when nothing happened for that long.
 
-    A slow reader holds nobody up: it reads the spool at its own pace.
+    Who reads more slowly than the process writes holds it up once the spool is full, and misses nothing.
     """
-    positions = {STDOUT: after[0], STDERR: after[1]}
+    reader = running.readers.enter(after)
+    try:
+        async for event in _follow(running, reader, keepalive_seconds):
+            running.readers.gives(reader)
+            yield event
+            running.readers.asks(reader)
+    finally:
+        running.readers.leave(reader)
+
+
+async def _follow(running: Running, reader: Reader, keepalive_seconds: float) -> AsyncIterator[OutputEvent]:
     while True:
         ended = running.ended  # looked at first: what comes before the end is then in the spool
         moved = False
-        for stream, position in positions.items():
-            if (piece := running.spool.stream(stream).read(position)) is not None:
-                positions[stream] = piece.end
+        for stream in (STDOUT, STDERR):
+            if (piece := running.spool.stream(stream).read(reader.positions[stream])) is not None:
+                reader.positions[stream] = piece.end
                 moved = True
                 yield _event(stream, piece)
         if moved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from station.core.wire import Content, StreamView
+from station.core.wire import DEFAULT_KEPT_BYTES, Content, StreamView
 
 from .spool import HEAD_BYTES, TAIL_BYTES
 
@@ -48,12 +48,15 @@ class HeadTail:
 class MemoryOutput:
     """Both streams, as the sink of a process."""
 
-    def __init__(self) -> None:
-        self.streams = {1: HeadTail(), 2: HeadTail()}
+    def __init__(self, kept_bytes: int = DEFAULT_KEPT_BYTES) -> None:
+        """`kept_bytes`: of each stream, half of it the head."""
+        head = kept_bytes // 2
+        self.streams = {number: HeadTail(head, kept_bytes - head) for number in (1, 2)}
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
         self.streams[stream].gap(offset)
         self.streams[stream].append(data)
+        return True
 
     def gap(self, stream: int, _start: int, end: int) -> None:
         self.streams[stream].gap(end)

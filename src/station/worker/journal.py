@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from station.core.codec import from_plain
 from station.core.errors import InternalError, StorageFull
 from station.core.records import ProcessRecord, ProcessState
+from station.store.sqlite import no_room
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Journal:
             self._db = self._connect()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise
+                raise self._translated(error) from error
             damaged = path.with_suffix(".damaged")
             logger.error("the process journal is damaged (%s); it is kept as %s, a new one begins", error, damaged)
             path.replace(damaged)
@@ -91,7 +92,7 @@ class Journal:
 
     def is_forgotten(self, uid: str, process_id: str) -> bool:
         query = "SELECT 1 FROM process WHERE sandbox = ? AND id = ? AND state = ?"
-        return self._db.execute(query, (uid, process_id, _FORGOTTEN)).fetchone() is not None
+        return bool(self._rows(query, (uid, process_id, _FORGOTTEN)))
 
     def list(self, uid: str, now: float) -> Sequence[ProcessRecord]:
         """Running ones, and the finished ones of the history bound, oldest first."""
@@ -110,25 +111,18 @@ class Journal:
 
     def sandboxes(self) -> Sequence[str]:
         """Every uid of which something is written here."""
-        return [row[0] for row in self._db.execute("SELECT DISTINCT sandbox FROM process")]
+        return [row[0] for row in self._rows("SELECT DISTINCT sandbox FROM process")]
 
     def prune(self, uid: str, now: float) -> Sequence[str]:
         """Forgets what is beyond the history bound; the ids whose output may go."""
-        query = (
-            "SELECT id FROM process WHERE sandbox = ?1 AND state = 'ended' AND (ended_at < ?2 OR id IN (SELECT id "
-            "FROM process WHERE sandbox = ?1 AND state = 'ended' ORDER BY ended_at DESC LIMIT -1 OFFSET ?3))"
-        )
-        rows = self._db.execute(query, (uid, now - KEPT_SECONDS, KEPT_FINISHED)).fetchall()
-        stale = (
-            "DELETE FROM process WHERE sandbox = ?1 AND state = 'forgotten' AND (ended_at < ?2 OR id IN (SELECT id "
-            "FROM process WHERE sandbox = ?1 AND state = 'forgotten' ORDER BY ended_at DESC LIMIT -1 OFFSET ?3))"
-        )
+        values = (uid, now - KEPT_SECONDS, uid)
+        rows = self._rows("SELECT id " + _beyond("ended"), (*values, KEPT_FINISHED))
         with self._transaction():
             self._db.executemany(
                 "UPDATE process SET state = 'forgotten', document = '' WHERE sandbox = ? AND id = ?",
                 [(uid, row[0]) for row in rows],
             )
-            self._db.execute(stale, (uid, now - KEPT_SECONDS, KEPT_IDS))
+            self._db.execute("DELETE " + _beyond("forgotten"), (*values, KEPT_IDS))
         return [row[0] for row in rows]
 
     def forget_sandbox(self, uid: str) -> None:
@@ -138,36 +132,41 @@ class Journal:
         try:
             return self._db.execute(statement, tuple(values)).rowcount
         except sqlite3.Error as error:
-            raise _translated(error) from error
+            raise self._translated(error) from error
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            # A full disk may have rolled back already.
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise self._translated(error) from error
 
     def _read(self, query: str, values: Iterable[object]) -> Sequence[ProcessRecord]:
-        return [record for row in self._db.execute(query, tuple(values)) if (record := _parsed(row[0])) is not None]
+        return [record for row in self._rows(query, values) if (record := _parsed(row[0])) is not None]
+
+    def _rows(self, query: str, values: Iterable[object] = ()) -> Sequence[tuple[str, ...]]:
+        try:
+            return self._db.execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error) -> InternalError | StorageFull:
+        if no_room(error, self._path):
+            return StorageFull("the disk of the station's state directory is full; nothing was started", retryable=True)
+        return InternalError(f"the process journal cannot be used: {error}")
 
 
-class _Transaction:
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._db.execute("COMMIT")
-            return
-        with suppress(sqlite3.Error):
-            self._db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.Error):
-            raise _translated(error) from error
-
-
-def _translated(error: sqlite3.Error) -> InternalError | StorageFull:
-    if getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
-        return StorageFull("the disk of the station's state directory is full; nothing was started", retryable=True)
-    return InternalError(f"the process journal cannot be written: {error}")
+def _beyond(state: str) -> str:
+    """Those of a sandbox that are old, or not among the newest: sandbox, oldest time, sandbox, how many stay."""
+    return (
+        f"FROM process WHERE sandbox = ? AND state = '{state}' AND (ended_at < ? OR id IN (SELECT id "  # noqa: S608
+        f"FROM process WHERE sandbox = ? AND state = '{state}' ORDER BY ended_at DESC LIMIT -1 OFFSET ?))"
+    )
 
 
 def _changing(record: ProcessRecord) -> tuple[str, float | None, str]:

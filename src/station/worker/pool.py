@@ -17,7 +17,6 @@ from station.core.spec import Limits, Spec
 from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 
-from .boxes import process_start
 from .live import LiveBox
 from .tasks import Tasks
 
@@ -199,7 +198,8 @@ class Pool:
         async with self._making:
             backend = self._backends[spec.backend]
             box_id = new_id("box", time.time())
-            box = await backend.create(spec, self._labels(box_id))
+            labels = Labels.ours(box_id, uid=box_id, generation=1, fence=0, station=self._station, pool=True)
+            box = await backend.create(spec, labels)
             session: GuestSession | None = None
             try:
                 session = await GuestSession.connect(box.connect)
@@ -209,18 +209,6 @@ class Pool:
         live = LiveBox(box_id, 1, spec, box, session, GuestFiles(session, box.layout))
         self._boxes[box_id] = live
         return live
-
-    def _labels(self, box_id: str) -> Labels:
-        return Labels(
-            box_id=box_id,
-            uid=box_id,
-            generation=1,
-            fence=0,
-            station=self._station,
-            owner_pid=os.getpid(),
-            owner_start=process_start("self") or 0,
-            pool=True,
-        )
 
     async def _destroy(self, live: LiveBox) -> None:
         await live.session.aclose()

@@ -1,6 +1,6 @@
 """Commands of live boxes: started once, followed by many, ended in a typed way, and found again after a restart.
 
-The steps of `exec` (hardening 5): record `accepted` -> START -> `running` -> output to the spool, acknowledged -> the
+The steps of `exec`: record `accepted` -> START -> `running` -> output to the spool, acknowledged -> the
 tree is empty -> record `ended` -> FORGET. Every arrow may be the last thing that a station does.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,17 @@ from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNot
 from station.core.ids import new_id
 from station.core.records import ProcessRecord, ProcessState
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, OutputEvent, ProcessView, SignalRequest
+from station.guest.endings import SIGKILL
 
 from . import recovery
 from .commands import GRACE_SECONDS, check_id, command_of, signal_number, start_record
 from .failpoints import failpoint
 from .follow import follow, stored
 from .journal import Journal
+from .readers import PATIENCE_SECONDS
 from .running import Running
 from .spool import ProcessSpool
-from .supervise import GUARD_SECONDS, SIGKILL, Stuck, Supervisor
+from .supervise import GUARD_SECONDS, Stuck, Supervisor
 from .views import process_view
 
 if TYPE_CHECKING:
@@ -46,13 +49,21 @@ class Processes:
         max_running: int = MAX_RUNNING,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         guard_seconds: float = GUARD_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
         stuck: Stuck | None = None,
     ) -> None:
         self._journal = journal
         self._now = now
         self._max_running = max_running
         self._keepalive_seconds = keepalive_seconds
-        self._supervisor = Supervisor(journal, spool_dir, now=now, guard_seconds=guard_seconds, stuck=stuck)
+        self._supervisor = Supervisor(
+            journal,
+            spool_dir,
+            now=now,
+            guard_seconds=guard_seconds,
+            patience_seconds=patience_seconds,
+            stuck=stuck,
+        )
 
     async def aclose(self) -> None:
         """Stops looking; the commands go on, and `recover` of the next station finds them. Repeating is no error."""
@@ -83,7 +94,8 @@ class Processes:
         running = self._supervisor.running[live.uid].get(process_id) or self._launch(
             live, request, process_id, request.timeout_seconds or default_timeout
         )
-        if (running.record.command, running.record.cwd) != (command_of(request), request.cwd):
+        known = running.record
+        if (known.command, known.shell, known.cwd) != (command_of(request), request.argv is None, request.cwd):
             raise Conflict(f"{process_id} is the id of another command; choose a new one", field="id")
         await running.started()
         return running
@@ -114,7 +126,7 @@ class Processes:
         )
         if not self._journal.accept(record):
             return self._known(live, process_id)
-        running = Running(live, record, self._spool(record, loaded=False), stdin_open=request.stdin_open)
+        running = self._supervisor.run(live, record, self._spool(record, loaded=False), stdin_open=request.stdin_open)
         running.timeout_seconds = timeout
         try:
             failpoint("exec.after_accept")
@@ -180,18 +192,20 @@ class Processes:
 
     async def output(
         self, uid: str, process_id: str, *, after_stdout: int = 0, after_stderr: int = 0, follow_on: bool = True
-    ) -> AsyncIterator[OutputEvent]:
+    ) -> AsyncGenerator[OutputEvent, None]:
         """Output from the offsets on; with `follow_on` until its end. The last event of an ended process is `end`.
 
-        Any number of readers, each at its own pace. Raises ProcessNotFound, InvalidInput.
+        Any number of readers, each at its own pace; the slowest of those who follow slows the process. Raises
+        ProcessNotFound, InvalidInput.
         """
         after = (after_stdout, after_stderr)
         if min(after) < 0:
             raise InvalidInput("an offset must not be below zero", field="after_stdout")
         running = self._supervisor.running[uid].get(process_id)
         if running is not None and follow_on:
-            async for event in follow(running, after, keepalive_seconds=self._keepalive_seconds):
-                yield event
+            async with aclosing(follow(running, after, keepalive_seconds=self._keepalive_seconds)) as followed:
+                async for event in followed:
+                    yield event
             return
         record = running.record if running is not None else self._record(uid, process_id)
         for event in stored(running.spool if running is not None else self._spool(record), after):
@@ -256,6 +270,7 @@ class Processes:
 
     def sweep(self) -> None:
         """Forgets finished commands that are beyond the history bound; call it at the start and now and then."""
+        self._supervisor.save_again()
         self._supervisor.remove_leftovers()
         for uid in self._journal.sandboxes():
             self._supervisor.prune(uid)

@@ -12,7 +12,6 @@ from station.core.endings import Ending
 from station.core.errors import BoxLost
 from station.core.records import ProcessRecord, ProcessState
 
-from .running import Running
 from .supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _join(supervisor: Supervisor, live: LiveBox, record: ProcessRecord) -> None:
     given = spool.stdin()
     if (pid := live.session.hello.processes[record.guest_id].pid) != 0:
         record = replace(record, state=ProcessState.RUNNING, pid=pid)
-    running = Running(live, record, spool, stdin_open=spool.stdin_open)
+    running = supervisor.run(live, record, spool, stdin_open=spool.stdin_open)
     try:
         running.process = live.session.join(record.guest_id, sink=running)
     except BoxLost as error:

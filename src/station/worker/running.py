@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from station.core.errors import StationError
 from station.core.records import ProcessRecord, ProcessState
+from station.guest.endings import SIGKILL
 from station.guest.outbox import Waiters
 
-from .spool import ProcessSpool
+from .readers import PATIENCE_SECONDS, Readers
+from .spool import STDERR, STDOUT, ProcessSpool
 
 if TYPE_CHECKING:
     from station.guest.process import GuestProcess
@@ -22,7 +25,15 @@ logger = logging.getLogger(__name__)
 class Running:
     """A process of a live box, and the sink of its output. It stays readable after the end for whoever holds it."""
 
-    def __init__(self, live: LiveBox, record: ProcessRecord, spool: ProcessSpool, *, stdin_open: bool) -> None:
+    def __init__(
+        self,
+        live: LiveBox,
+        record: ProcessRecord,
+        spool: ProcessSpool,
+        *,
+        stdin_open: bool,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self.live = live
         self.record = record
         self.spool = spool
@@ -37,15 +48,15 @@ class Running:
         """Somebody sent SIGKILL: that is no oom, whatever the counters say."""
         self.oom_kills: int | None = None
         """The box's counter when it started; `None`: not known here."""
+        self.readers = Readers(self._release, patience_seconds=patience_seconds, now=time.monotonic)
+        """For them the process is held up before what they have not read is dropped."""
+        self._held: set[int] = set()
+        """Streams of which something is not acknowledged."""
         self._changed = Waiters()
 
     @property
     def key(self) -> tuple[str, str]:
         return self.record.sandbox_uid, self.record.id
-
-    @property
-    def pid(self) -> int | None:
-        return self.record.pid
 
     @property
     def started_at(self) -> float:
@@ -55,9 +66,32 @@ class Running:
     def ended(self) -> bool:
         return self.record.state is ProcessState.ENDED or self.error is not None
 
-    def output(self, stream: int, offset: int, data: bytes) -> None:
+    def output(self, stream: int, offset: int, data: bytes) -> bool:
         self.spool.stream(stream).append(offset, data)
         self._changed.wake()
+        if self._has_room(stream):
+            return True
+        self._held.add(stream)
+        self.readers.look_again()
+        return False
+
+    def _has_room(self, stream: int) -> bool:
+        slowest = self.readers.slowest(stream)
+        ring = self.process.ring_bytes if self.process is not None else 0
+        spool = self.spool.stream(stream)
+        return spool.total <= spool.room(slowest, ring)
+
+    def _release(self) -> None:
+        """Acknowledges what no reader stands against any more."""
+        for stream in (STDOUT, STDERR):
+            if stream in self._held and (self.ended or self._has_room(stream)):
+                self._held.discard(stream)
+                if self.process is not None:
+                    self.process.acknowledge(stream)
+        if self._held:
+            self.readers.look_again()
+        else:
+            self.readers.stop()
 
     def gap(self, stream: int, start: int, end: int) -> None:
         self.spool.stream(stream).gap(start, end)
@@ -65,6 +99,7 @@ class Running:
 
     def change(self, record: ProcessRecord) -> None:
         self.record = record
+        self._release()
         self._changed.wake()
 
     def fail(self, error: StationError) -> None:
@@ -89,13 +124,13 @@ class Running:
 
     def _check(self) -> None:
         if self.error is not None:
-            raise type(self.error)(self.error.message, retryable=self.error.retryable, **self.error.detail)
+            raise self.error.again()
 
     def kill_over_memory(self) -> None:
         """For the memory watchdog: ends the whole tree at once; the ending will be `oom`."""
         self.over_memory = True
         if self.process is not None:
-            self.process.signal(9)
+            self.process.signal(SIGKILL)
 
     async def feed(self, data: bytes, *, eof: bool = True) -> None:
         """Given input, to its end. A program need not read all of it."""

@@ -14,7 +14,7 @@ from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, Conflict, InvalidInput, StationError, TooLarge
 from station.core.paths import TMP, WORKSPACE, SandboxPath, decode_name, resolve
 from station.core.wire import Artifact, RunRequest, RunResult
-from station.guest.endings import ExitKind, GuestExit, Reason
+from station.guest.endings import SIGKILL, ExitKind, GuestExit, Reason
 from station.guest.frames import StartRecord
 from station.guest.packs import END, Entry
 
@@ -23,7 +23,7 @@ from .commands import GRACE_SECONDS, check_id
 from .headtail import MemoryOutput
 from .live import isolation_of
 from .pool import Claim, Pool
-from .supervise import GUARD_SECONDS, SIGKILL, oom_kills
+from .supervise import GUARD_SECONDS, oom_kills
 from .tasks import Tasks
 
 if TYPE_CHECKING:
@@ -53,16 +53,15 @@ INTERPRETERS = {
 }
 
 
-class Running:
+class RunProgram:
     """The program of a run, while it runs: what the memory watchdog sees."""
 
-    def __init__(self, live: LiveBox, started_at: float, run_id: str | None = None) -> None:
+    def __init__(self, live: LiveBox, started_at: float, request: RunRequest) -> None:
         self.live = live
-        self.run_id = run_id
+        self.run_id = request.id
         self.started_at = started_at
-        self.output = MemoryOutput()
+        self.output = MemoryOutput(request.output_kept_bytes)
         self.process: GuestProcess | None = None
-        self.pid: int | None = None
         self.over_memory = False
 
     def kill_over_memory(self) -> None:
@@ -101,13 +100,13 @@ class Runs:
         self._kept_seconds = kept_seconds
         self._tasks = Tasks()
         self._by_id: dict[str, _Run] = {}
-        self._running: set[Running] = set()
+        self._running: set[RunProgram] = set()
 
     async def aclose(self) -> None:
         """Ends every run; their boxes are the pool's to destroy."""
         await self._tasks.aclose()
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunProgram]:
         return list(self._running)
 
     async def run(self, request: RunRequest) -> RunResult:
@@ -159,11 +158,11 @@ class Runs:
                 run.result.exception()
 
     def _forget_old(self) -> None:
-        ended = [(run.ended_at, key) for key, run in self._by_id.items() if run.ended_at is not None]
+        ended = sorted((run.ended_at, key) for key, run in self._by_id.items() if run.ended_at is not None)
         deadline = self._now() - self._kept_seconds
-        for at, key in sorted(ended)[: max(len(ended) - KEPT_RESULTS, 0)] + [e for e in ended if e[0] < deadline]:
-            del at
-            self._by_id.pop(key, None)
+        for newer, (at, key) in enumerate(reversed(ended)):
+            if newer >= KEPT_RESULTS or at < deadline:
+                del self._by_id[key]
 
     async def _execute(self, request: RunRequest) -> RunResult:
         files = packs_of(request)
@@ -179,7 +178,7 @@ class Runs:
         live = claim.live
         for root, pack in files.items():
             await live.files.unpack(SandboxPath(root, "."), pack)
-        running = Running(live, self._now(), request.id)
+        running = RunProgram(live, self._now(), request)
         self._running.add(running)
         try:
             ended = await self._program(running, request)
@@ -211,7 +210,7 @@ class Runs:
             id=request.id,
         )
 
-    async def _program(self, running: Running, request: RunRequest) -> GuestExit:
+    async def _program(self, running: RunProgram, request: RunRequest) -> GuestExit:
         live = running.live
         given = request.stdin.to_bytes() if request.stdin is not None else None
         process = running.process = live.session.start(
@@ -219,14 +218,13 @@ class Runs:
         )
         if given is not None:
             self._tasks.start(_feed(process, given), name="stdin of a run")  # ends with the process
-        running.pid = await process.pid()
         try:
             async with asyncio.timeout(request.timeout_seconds + GRACE_SECONDS + GUARD_SECONDS):
                 return await process.exit()
         except TimeoutError:
             raise BoxLost("the guest did not end it at its time-out; its box was given up") from None
 
-    async def _ending(self, running: Running, request: RunRequest, ended: GuestExit) -> Ending:
+    async def _ending(self, running: RunProgram, request: RunRequest, ended: GuestExit) -> Ending:
         interpreter = INTERPRETERS[request.runtime]
         if ended.kind is ExitKind.NO_PROGRAM:
             raise InvalidInput(
@@ -236,12 +234,9 @@ class Runs:
                 package=interpreter.package,
             )
         oom = running.over_memory
-        if not oom and ended.reason is Reason.NONE and (ended.kind, ended.value) in _KILLED:
+        if not oom and ended.reason is Reason.NONE and ended.looks_killed:
             oom = bool(await oom_kills(running.live))
         return ended.to_ending(program=interpreter.program, cwd=WORKSPACE, oom=oom)
-
-
-_KILLED = {(ExitKind.SIGNALLED, SIGKILL), (ExitKind.EXITED, 128 + SIGKILL), (ExitKind.LOST, 0)}
 
 
 async def _feed(process: GuestProcess, data: bytes) -> None:

@@ -6,13 +6,16 @@ stream. Offsets are absolute; which bytes are held follows from names and sizes 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
+from station.core.errors import InternalError, StationError, StorageFull
 from station.core.records import StreamTotals
 from station.core.wire import Content, StreamView
 
@@ -135,6 +138,13 @@ class StreamSpool:
         start, end = self._bounds(head, tail)
         return StreamTotals(self.total, end - start)
 
+    def room(self, reader: float, spare: int) -> float:
+        """How far the stream may grow, and by `spare` bytes more, without losing what comes after `reader`."""
+        if reader == inf:
+            return inf
+        first = max(int(reader) // self._segment_bytes, PINNED)
+        return (first + ROLLING) * self._segment_bytes - 1 - spare
+
     def close(self) -> None:
         """Gives the descriptor back; reading and even writing go on to work."""
         if self._fd >= 0:
@@ -255,11 +265,17 @@ class ProcessSpool:
         return self.stdout.total, self.stderr.total
 
     def keep_stdin(self, data: bytes) -> None:
-        """Holds given input until the process has ended, so that a new station can go on feeding it."""
+        """Holds given input until the process has ended, so that a new station can go on feeding it. Raises
+        StorageFull where there is no room for it, and leaves nothing."""
         temporary = Path(f"{self._base}.in~")
-        temporary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary.write_bytes(data)
-        temporary.replace(f"{self._base}.in")
+        try:
+            temporary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            temporary.write_bytes(data)
+            temporary.replace(f"{self._base}.in")
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise _not_kept(error) from error
         self._keeps_stdin = True
 
     def stdin(self) -> bytes | None:
@@ -270,10 +286,13 @@ class ProcessSpool:
             return None
 
     def mark_open(self) -> None:
-        """Remembers that its stdin takes later writes."""
+        """Remembers that its stdin takes later writes. Raises StorageFull where there is no room."""
         mark = Path(f"{self._base}.open")
-        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mark.touch()
+        try:
+            mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            mark.touch()
+        except OSError as error:
+            raise _not_kept(error) from error
         self._keeps_stdin = True
 
     @property
@@ -297,6 +316,12 @@ class ProcessSpool:
         """Of an ended process that is all there is."""
         self.stdout.remove()
         self.stderr.remove()
+
+
+def _not_kept(error: OSError) -> StationError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull("the disk of the station's state directory is full; nothing was started", retryable=True)
+    return InternalError(f"the input of a command cannot be kept: {error.strerror}")
 
 
 def _unlink(path: str) -> None:

@@ -18,11 +18,12 @@ from station.core.capabilities import Level
 from station.core.endings import Ending
 from station.core.errors import BoxLost, StationError
 from station.core.records import ProcessRecord, ProcessState
-from station.guest.endings import ExitKind, GuestExit, Reason
+from station.guest.endings import GuestExit, Reason
 
 from .commands import GRACE_SECONDS
 from .failpoints import failpoint
 from .journal import Journal
+from .readers import PATIENCE_SECONDS
 from .running import Running
 from .spool import ProcessSpool
 from .tasks import Tasks
@@ -38,10 +39,9 @@ _NOTE_SECONDS = 0.05
 _PRUNE_EVERY = 16
 _LARGE_BYTES = 1024 * 1024
 _GONE = ".gone-"
-SIGKILL = 9
 
 Stuck = Callable[["LiveBox", str], None]
-"""Called when a tree is not provably dead: the box is to be replaced (decisions A17). Must not block."""
+"""Called when a tree is not provably dead: the box is to be replaced. Must not block."""
 
 
 class Supervisor:
@@ -54,6 +54,7 @@ class Supervisor:
         *,
         now: Callable[[], float],
         guard_seconds: float = GUARD_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
         stuck: Stuck | None = None,
     ) -> None:
         self.journal = journal
@@ -65,6 +66,7 @@ class Supervisor:
         self.tasks = Tasks()
         self._spool_dir = spool_dir
         self._guard_seconds = guard_seconds
+        self._patience_seconds = patience_seconds
         self._stuck = stuck
         self._oom_kills: dict[tuple[str, int], int | None] = {}
         self._since_prune: dict[str, int] = defaultdict(int)
@@ -75,6 +77,7 @@ class Supervisor:
         for each in self.all():
             if each.process is not None:
                 each.process.attach(None)
+            each.readers.stop()
             each.spool.close()
         self.running.clear()
 
@@ -92,6 +95,9 @@ class Supervisor:
         key = (live.uid, live.generation)
         if key not in self._oom_kills:
             self._oom_kills[key] = await oom_kills(live)
+
+    def run(self, live: LiveBox, record: ProcessRecord, spool: ProcessSpool, *, stdin_open: bool) -> Running:
+        return Running(live, record, spool, stdin_open=stdin_open, patience_seconds=self._patience_seconds)
 
     def watch(self, running: Running) -> None:
         """From here on somebody waits for its end."""
@@ -207,6 +213,13 @@ class Supervisor:
             return False
         return True
 
+    def save_again(self) -> None:
+        """Writes down what could not be when it ended: the disk may have room again."""
+        for key, record in list(self.unsaved.items()):
+            if not self._save(record):
+                return
+            del self.unsaved[key]
+
     def _never_started(self, running: Running, error: StationError) -> None:
         """Nothing ran: the id is free again, and whoever waits is told why."""
         if running.ended:
@@ -232,8 +245,7 @@ class Supervisor:
 
     async def _was_oom(self, running: Running, ended: GuestExit) -> bool:
         """Whether the kernel has ended something of this box for memory since it started, and its end looks like it."""
-        looks = (ExitKind.SIGNALLED, SIGKILL), (ExitKind.EXITED, 128 + SIGKILL), (ExitKind.LOST, 0)
-        if running.oom_kills is None or running.killed or (ended.kind, ended.value) not in looks:
+        if running.oom_kills is None or running.killed or not ended.looks_killed:
             return False
         kills = await oom_kills(running.live)
         self._oom_kills[running.live.uid, running.live.generation] = kills

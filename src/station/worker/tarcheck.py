@@ -1,14 +1,15 @@
 """Which members of a tar archive are let in: directories, regular files, and relative links that stay inside.
 
-The rules are our own (hardening 3.5); `tarfile` only parses. Nothing here touches a file.
+The rules are our own; `tarfile` only parses. Nothing here touches a file.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 import tarfile
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Protocol
 
 from station.core.errors import InvalidInput, TooLarge
 from station.core.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES, encode_name
@@ -21,8 +22,12 @@ _EXTENSIONS = {
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 }
+BATCH_BYTES = 256 * 1024
 _MAX_EXTENSION_BYTES = 1024 * 1024
 _MAX_EXTENSIONS_IN_A_ROW = 8
+_MISLEADING = re.compile(rb"\d+ (?:size=|GNU\.sparse\.)")
+"""Records of an extended header by which the member's bytes end elsewhere than its own header says. Of a sparse file
+tarfile would moreover read a map of any length into memory."""
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.CHRTYPE: "a device",
@@ -30,6 +35,10 @@ _KINDS = {
     tarfile.FIFOTYPE: "a fifo",
     tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
+
+
+class Reader(Protocol):
+    def read(self, size: int = ..., /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Checker:
         """Called for each raw header, before what it announces is read into memory."""
         if info.type in _EXTENSIONS:
             self._extensions += 1
-            if info.size > _MAX_EXTENSION_BYTES or self._extensions > _MAX_EXTENSIONS_IN_A_ROW:
+            if not 0 <= info.size <= _MAX_EXTENSION_BYTES or self._extensions > _MAX_EXTENSIONS_IN_A_ROW:
                 raise refused(info.name, "has an extended header out of all bounds")
             return
         self._extensions = 0
@@ -85,11 +94,13 @@ class Checker:
             raise refused(info.name, f"is {_KINDS.get(info.type, 'of a kind that is not known')}")
         if info.size < 0:
             raise refused(info.name, "has a size below zero")
+        if info.size and info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise refused(info.name, "is no file and yet has a size")
 
     def admit(self, info: tarfile.TarInfo) -> Member | None:
         """The member, or `None` for the root itself. Raises InvalidInput or TooLarge for what is not let in."""
-        if any(key.startswith("GNU.sparse") for key in info.pax_headers):
-            raise refused(info.name, "is a sparse file")
+        if any(key == "size" or key.startswith("GNU.sparse") for key in info.pax_headers):
+            raise refused(info.name, "is a sparse file, or has its size in an extended header")
         path = self._path(info.name)
         if path is None:
             if not info.isdir():
@@ -153,22 +164,53 @@ class Checker:
         return target
 
 
-def header_class(checker: Checker) -> type[tarfile.TarInfo]:
-    """A TarInfo that shows every raw header to `checker` first: sizes are judged before anything is read by them."""
+class Headers:
+    """A reader that passes a tar archive on, and shows `checker` each raw header before anybody gets to read it.
 
-    class Header(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
-                checker.ended = True
-            info = super().frombuf(buf, encoding, errors)
-            checker.header(info)
-            return info
+    It finds them by itself: of what tarfile calls for a header, each security release of Python calls something else.
+    """
 
-        def _sparse(self, *_: object) -> NoReturn:
-            raise refused(self.name, "is a sparse file")
+    def __init__(self, file: Reader, checker: Checker) -> None:
+        self._file = file
+        self._checker = checker
+        self._header = bytearray()
+        self._extension: bytearray | None = None
+        """The extended header that is being passed on, and (below) what it is called."""
+        self._name = ""
+        self._skip = 0
+        """How far it is to the next header, once the one before is whole."""
 
-        # Else tarfile reads a map of any length into memory before anybody is asked.
-        _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _sparse
+    def read(self, size: int = BATCH_BYTES, /) -> bytes:
+        data = self._file.read(size)
+        at = 0
+        while at < len(data) and not self._checker.ended:
+            part = data[at : at + (self._skip or tarfile.BLOCKSIZE - len(self._header))]
+            at += len(part)
+            if self._skip:
+                self._pass_on(part)
+            else:
+                self._header += part
+                if len(self._header) == tarfile.BLOCKSIZE:
+                    self._judge(bytes(self._header))
+                    self._header.clear()
+        return data
 
-    return Header
+    def _pass_on(self, part: bytes) -> None:
+        self._skip -= len(part)
+        if self._extension is None:
+            return
+        self._extension += part
+        if not self._skip:
+            if _MISLEADING.search(self._extension):
+                raise refused(self._name, "is a sparse file, or has its size in an extended header")
+            self._extension = None
+
+    def _judge(self, block: bytes) -> None:
+        if not any(block):
+            self._checker.ended = True
+            return
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        self._checker.header(info)
+        self._skip = -(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        if self._skip and info.type in _EXTENSIONS:
+            self._extension, self._name = bytearray(), info.name

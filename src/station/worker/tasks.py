@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 logger = logging.getLogger(__name__)
 
@@ -15,14 +15,17 @@ def _nothing() -> None:
 
 
 class Tasks:
-    """What an object runs in the background. `aclose` belongs into the `aclose` of that object."""
+    """What an object or a block runs in the background: `aclose` belongs into the `aclose` of that object."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
 
-    def __len__(self) -> int:
-        return len(self._tasks)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def start(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Callable[[], object]:
         """Runs it to its end, to `aclose`, or until what is returned is called, which cancels it. An exception of it is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from station.core.endings import EndingKind
-from station.core.records import ProcessRecord, ProcessState
+from station.core.records import ProcessRecord
 from station.core.wire import ProcessView
 
 from .spool import ProcessSpool
@@ -31,7 +31,3 @@ def process_view(record: ProcessRecord, output: ProcessSpool | None = None) -> P
         stdout=output.stdout.view() if output else None,
         stderr=output.stderr.view() if output else None,
     )
-
-
-def is_ended(record: ProcessRecord) -> bool:
-    return record.state is ProcessState.ENDED

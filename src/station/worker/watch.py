@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from station.backends.base import Measurable
 from station.core.capabilities import Level
@@ -25,22 +25,10 @@ class Command(Protocol):
     live: LiveBox
 
     @property
-    def pid(self) -> int | None:
-        """As the guest sees it."""
-
-    @property
     def started_at(self) -> float: ...
 
     def kill_over_memory(self) -> None:
         """Ends it at once, with the ending `oom`."""
-
-
-@runtime_checkable
-class PerCommand(Protocol):
-    """Optional power of a box: tells its commands apart."""
-
-    async def memory_by_pid(self) -> Mapping[int, int]:
-        """Bytes of each command's tree, by the pid that the guest told."""
 
 
 class Watchdog:
@@ -64,7 +52,8 @@ class Watchdog:
             await self._sleep(self._interval_seconds)
 
     async def look(self) -> None:
-        """One look. In a box that is over its limit the largest command is killed; the next look judges again."""
+        """One look. In a box that is over its limit the youngest command, the likeliest cause, is killed; the next look
+        judges again."""
         by_box: dict[str, list[Command]] = {}
         for command in self._commands():
             if is_watched(command.live):
@@ -82,10 +71,8 @@ class Watchdog:
         used = await live.box.memory_bytes()
         if not limit or used <= limit:
             return
-        sizes = await live.box.memory_by_pid() if isinstance(live.box, PerCommand) else {}
-        # Where commands cannot be told apart, the youngest is the likeliest cause.
-        victim = max(commands, key=lambda command: (sizes.get(command.pid or 0, 0), command.started_at))
-        logger.warning("box of %s uses %d bytes, %d are allowed: its largest command is ended", live.uid, used, limit)
+        victim = max(commands, key=lambda command: command.started_at)
+        logger.warning("box of %s uses %d bytes, %d are allowed: its youngest command is ended", live.uid, used, limit)
         victim.kill_over_memory()
 
 

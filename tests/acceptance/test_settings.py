@@ -1,0 +1,196 @@
+"""Every key of docs/settings.md changes what a station does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from station import Client, Limits, connect, errors
+from station.core.capabilities import Level
+from tests.chaos.test_kill import REFUSED_SOCKET
+from tests.observer import Observer
+
+from .conftest import state_directory, stn_of
+
+pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PROOFS: dict[str, Callable[[], None]] = {}
+"""By key. `idle_minutes` needs the 15 s of a housekeeping: test_lifecycle.py has it, in the full tier."""
+
+
+def proves(*keys: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def note(proof: Callable[[], None]) -> Callable[[], None]:
+        PROOFS.update(dict.fromkeys(keys, proof))
+        return proof
+
+    return note
+
+
+@proves("log_megabytes")
+def a_log_begins_anew_at_its_size() -> None:
+    with state_directory("log_megabytes: 1\nsandbox: {pool_size: 0}\n") as home, connect(home) as client:
+        with client.open("noisy", limits={"tmp_mb": 1}) as sandbox:
+            sandbox.exec("head -c 2M /dev/zero > /tmp/fill")
+            long = "/".join(["/tmp", *["d" * 250] * 15])
+            for _ in range(300):
+                with pytest.raises(errors.StorageFull):
+                    sandbox.files.write(long, b"x" * 4096)
+        assert 0 < (home / "station.log").stat().st_size < 1 << 20
+        assert (home / "station.log.1").stat().st_size <= 1 << 20
+
+
+@proves("sandbox.enabled")
+def sandboxes_are_switched_off() -> None:
+    with state_directory() as home, connect(home) as client:
+        client.open("there").close()
+        client.stop()
+        (home / "station.yaml").write_text("sandbox: {enabled: false}\n")
+        for call in (
+            lambda: client.open("new"),
+            lambda: client.open("there"),
+            lambda: client.get("there").exec("true"),
+            lambda: client.run("1"),
+        ):
+            with pytest.raises(errors.Refused, match=r"sandbox\.enabled"):
+                call()
+        assert [view.name for view in client.list()] == ["there"]
+        client.delete("there")
+        assert client.list() == []
+
+
+@proves("sandbox.backend", "sandbox.allow_host")
+def the_backend_is_the_operators() -> None:
+    with state_directory("sandbox: {backend: host, allow_host: true}\n") as home, connect(home) as client:
+        result = client.run("print(1)")
+        assert result.isolation is not None
+        assert (result.isolation.backend, client.info().default_backend) == ("host", "host")
+    with state_directory("sandbox: {backend: host}\n") as home, connect(home) as client:
+        with pytest.raises(errors.StationUnreachable, match="allow_host"):
+            client.run("print(1)")
+
+
+@proves("sandbox.pool_size")
+def boxes_are_made_ahead_or_not() -> None:
+    with state_directory("sandbox: {pool_size: 0}\n") as home, connect(home) as client:
+        assert [client.run("print(1)").check().warm for _ in range(3)] == [False] * 3
+        assert client.info().pool_boxes == 0
+    with state_directory("sandbox: {pool_size: 3}\n") as home, connect(home) as client:
+        assert not client.run("print(1)").check().warm
+        Observer.until(lambda: client.info().pool_boxes == 3, "the shelf was not filled", 20)
+        assert client.run("print(1)").check().warm
+
+
+@proves("sandbox.max_processes")
+def commands_at_once_are_bounded() -> None:
+    with state_directory("sandbox: {max_processes: 2, pool_size: 0}\n") as home, connect(home) as client:
+        with client.open("busy") as sandbox:
+            running = [sandbox.start("read x", stdin_open=True) for _ in range(2)]
+            with pytest.raises(errors.LimitReached, match="2 commands"):
+                sandbox.exec("true")
+            for process in running:
+                process.kill()
+                process.wait(20)
+            assert sandbox.exec("true").ok
+
+
+@proves("sandbox.spare_uid")
+def boxes_run_as_the_spare_user() -> None:
+    with state_directory("sandbox: {spare_uid: 54321, allow_host: true}\n") as home, connect(home) as client:
+        for backend in ("bubblewrap", "host"):
+            with client.open(backend, backend=backend) as sandbox:
+                running = sandbox.start("echo up; exec sleep 1000")
+                next(iter(running.output()))
+                found = {os.stat(f"/proc/{pid}").st_uid for pid in Observer(home).processes(sandbox)}
+                assert 54321 in found
+                assert os.stat(home / "station.sock").st_uid == os.geteuid()
+                running.kill()
+
+
+PARTS = {
+    "memory_mb": 128,
+    "cpus": 0.5,
+    "pids": 40,
+    "open_files": 60,
+    "tmp_mb": 8,
+    "shm_mb": 9,
+    "max_file_size_bytes": 1_000_000,
+}
+
+
+@proves(*(f"sandbox.limits.{name}" for name in PARTS))
+def limits_of_the_operator_hold_where_the_caller_names_none() -> None:
+    text = json.dumps({"sandbox": {"limits": PARTS, "pool_size": 0}})
+    with state_directory(text) as home, connect(home) as client:
+        with client.open("limited") as sandbox:
+            reports = sandbox.info().isolation.limits
+            assert {name: reports[name].value for name in PARTS} == PARTS
+            assert {reports[name].level for name in PARTS} == {Level.ENFORCED}
+            shown = sandbox.exec("ulimit -n; df -m --output=size /tmp /dev/shm | tail -n +2; ulimit -f").stdout.split()
+            assert shown == ["60", "8", "9", str(1_000_000 // 1024)]
+            assert sandbox.exec(["python3", "-c", "bytearray(256 << 20)"]).exit_code == 137
+            sandbox.delete()
+        with client.open("own", limits={"open_files": 70}) as sandbox:
+            assert sandbox.exec("ulimit -n").stdout == "70\n"
+            assert sandbox.info().isolation.limits["tmp_mb"].value == 8
+
+
+@proves("sandbox.limits.workspace_mb")
+def a_limit_of_the_operator_that_cannot_be_kept_is_refused() -> None:
+    with state_directory("sandbox: {limits: {workspace_mb: 8}, pool_size: 0}\n") as home, connect(home) as client:
+        with pytest.raises(errors.CannotEnforce, match="workspace_mb"):
+            client.open("kept")
+        with client.open("kept", best_effort=True) as sandbox:
+            assert sandbox.info().isolation.limits["workspace_mb"].value == 8
+        code = "try: open('f', 'wb').write(b'x' * (20 << 20))\nexcept OSError as error: print(error.errno)"
+        assert client.run(code).stdout == "28\n"
+        assert client.run(code, limits=Limits(workspace_mb=40)).stdout == ""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("proof", dict.fromkeys(PROOFS.values()), ids=lambda proof: proof.__name__)
+def test_a_setting_changes_what_a_station_does(proof: Callable[[], None]) -> None:
+    proof()
+
+
+def test_every_key_of_the_page_is_proven() -> None:
+    keys = set(re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert len(keys) > 10
+    assert keys - {"idle_minutes"} == set(PROOFS)
+
+
+def test_the_environment_goes_before_the_file() -> None:
+    with state_directory("sandbox: {max_processes: 2, pool_size: 5}\n") as home:
+        stn = stn_of(home, env={"STN_SANDBOX_MAX_PROCESSES": "1", "STN_SANDBOX_POOL_SIZE": ""})
+        stn("open", "box").check_returncode()
+        stn("exec", "box", "-d", "--", "sleep 1000").check_returncode()
+        done = stn("exec", "box", "--", "true")
+        assert (done.returncode, b"1 commands" in done.stderr) == (125, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("STN_SANDBOX_POOL_SIZ", "1", "did you mean 'STN_SANDBOX_POOL_SIZE'?"),
+        ("STN_SANDBOX_POOL_SIZE", "-1", "sandbox.pool_size"),
+        ("STN_IDLE_MINUTES", "soon", "idle_minutes"),
+    ],
+)
+def test_a_bad_variable_starts_nothing_and_is_named(name: str, value: str, hint: str) -> None:
+    with state_directory("") as home:
+        done = stn_of(home, env={name: value})("run", "-c", "1")
+        assert (done.returncode, hint in done.stderr.decode()) == (125, True)
+
+
+def test_two_state_directories_are_two_stations() -> None:
+    with state_directory("") as one, state_directory("") as two:
+        with connect(one) as first, connect(two) as second:
+            first.open("same").exec("echo 1 > f").check()
+            second.open("same").exec("echo 2 > f").check()
+            assert first.get("same").files.read("f") == b"1\n"
+            assert {first.info().pid} != {second.info().pid}
+            assert isinstance(first, Client)
