@@ -220,6 +220,26 @@ def test_an_error_under_json_is_one_value_with_the_keys_of_the_api(stn: Stn, box
     assert done.stderr.startswith(b"stn: ")
 
 
+def test_every_command_that_acts_tells_what_it_did_under_json(stn: Stn, tmp_path: Path) -> None:
+    def told(*words: str) -> Any:
+        done = stn(*words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    told("open", "acts", "--json")
+    process = told("exec", "acts", "--json", "--detach", "--", "echo out; sleep 600")["id"]
+    assert told("kill", "acts", process, "--json") == {"process": process, "signal": None}
+    logs = told("logs", "acts", process, "-f", "--json")
+    one(ProcessView)(logs)
+    assert (logs["status"], logs["stdout"]["head"]["data"]) == ("cancelled", "out\n")
+    (tmp_path / "a").write_text("x")
+    copied = told("cp", str(tmp_path / "a"), "acts:a", "--json")
+    assert copied == {"source": str(tmp_path / "a"), "target": "acts:a"}
+    assert told("rm", "acts", "acts-not", "--json") == {"deleted": ["acts"], "absent": ["acts-not"]}
+    assert told("stop", "--json")["stopped"] is True
+    assert told("stop", "--json")["stopped"] is False
+
+
 def test_status_has_the_same_keys_with_and_without_a_station() -> None:
     with state_directory("") as home:
         stn = stn_of(home)

@@ -186,12 +186,19 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
     raw: RawOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Print the output of a process, as far as it is kept.
 
-    Its stdout goes to ours, its stderr to ours.
+    Its stdout goes to ours, its stderr to ours. With --json: what `ps` says of it, with the head and tail of both.
     """
     with connect() as client:
+        if json:
+            found = _find(client.get(name), process)
+            if follow:
+                found.wait()
+            print_json(found.info(output=True))
+            return
         _shown(_find(client.get(name), process), raw, follow=follow)
 
 
@@ -202,6 +209,7 @@ def kill(
     signal: Annotated[
         str | None, typer.Option("--signal", "-s", metavar="S", help="Send that instead, by name or number.")
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """End a process and everything it started.
 
@@ -213,6 +221,8 @@ def kill(
             found.cancel()
         else:
             found.signal(int(signal) if signal.isdecimal() else signal)
+    if json:
+        print_json({"process": found.id, "signal": signal})
 
 
 def _find(sandbox: Sandbox, wanted: str) -> Process:

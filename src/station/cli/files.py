@@ -14,7 +14,7 @@ import typer
 from station.core.errors import FileNotFound, InvalidInput
 from station.core.paths import encode_name
 
-from .shared import connect
+from .shared import JsonOption, connect, print_json
 
 if TYPE_CHECKING:
     from station.client._sync.files import Files
@@ -30,6 +30,8 @@ def cp(
         str, typer.Argument(metavar="SRC", help="A file or folder; NAME:PATH in a sandbox; - for standard input.")
     ],
     target: Annotated[str, typer.Argument(metavar="DEST", help="As SRC; - for standard output.")],
+    *,
+    json: JsonOption = False,
 ) -> None:
     """Copy a file or folder into a sandbox, or out of it.
 
@@ -45,6 +47,8 @@ def cp(
         elif here is not None:
             name, path = here
             _download(client.get(name).files, path, target)
+    if json and target != "-":  # where the content goes to standard output, nothing else may
+        print_json({"source": encode_name(source), "target": encode_name(target)})
 
 
 def split(word: str) -> tuple[str, str] | None:

@@ -126,17 +126,23 @@ def info(name: NameArgument = "default", *, json: JsonOption = False) -> None:
 
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The sandboxes.")],
+    *,
+    json: JsonOption = False,
 ) -> None:
     """Delete sandboxes with their files and processes, for good.
 
     One that is not there is no error, but is named on stderr.
     """
+    absent = []
     with connect() as client:
         for name in names:
             try:
                 client.get(name)
             except SandboxNotFound as error:
+                absent.append(name)
                 note(error.message)
             except StationError:
                 pass  # of a damaged one there is nothing to see, and yet it can go
             client.delete(name)
+    if json:
+        print_json({"deleted": [name for name in names if name not in absent], "absent": absent})

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,12 @@ import typer
 
 from station.core.errors import StationUnreachable
 
-from .shared import STATION_FAILED, JsonOption, complain, connect, note, print_json
+from .shared import JsonOption, complain, connect, print_json
 from .text import ago, escape, table
 
 if TYPE_CHECKING:
     from station.core.capabilities import Capabilities
     from station.core.wire import StationView
-
-_STOP_BOUND_SECONDS = 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -59,23 +56,24 @@ def _state(home: str, view: StationView | None = None) -> dict[str, Any]:
     return {"running": view is not None, **facts, "home": home}
 
 
-def stop() -> None:
+def stop(*, json: JsonOption = False) -> None:
     """End the station. Sandboxes stay, and what runs in them goes on."""
     from station.client._start import listens
 
     with connect(start=False, any_version=True) as client:
         try:
             client.stop()
+            stopped = True
         except StationUnreachable:
-            print(f"no station runs for {client.home}")
-            return
-        deadline = time.monotonic() + _STOP_BOUND_SECONDS
-        while listens(Path(client.home)):
-            if time.monotonic() > deadline:
-                note("it is still ending; `stn status` shows it")
-                raise typer.Exit(STATION_FAILED)
-            time.sleep(0.02)
-    print("stopped; the sandboxes stay, and the next command starts it again")
+            if listens(Path(client.home)):
+                raise
+            stopped = False
+    if json:
+        print_json({"stopped": stopped, "home": client.home})
+    elif stopped:
+        print("stopped; the sandboxes stay, and the next command starts it again")
+    else:
+        print(f"no station runs for {client.home}")
 
 
 def version(*, json: JsonOption = False) -> None:
