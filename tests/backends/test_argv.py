@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from station.backends._layout import HostUsr
+from station.backends._mounts import MountPlan
+from station.backends._users import Users
 from station.backends.bubblewrap.argv import BoxPlan, Tmpfs, bwrap_argv, launch_argv
-from station.backends.bubblewrap.mounts import MountPlan
-from station.backends.bubblewrap.users import Users
 
 MERGED = HostUsr((("usr/bin", "/bin"), ("usr/lib", "/lib")), (), ("ssl",))
 SPLIT = HostUsr((), ("/bin", "/lib"), ())

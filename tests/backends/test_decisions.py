@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from station.backends._cgroups import candidates
+from station.backends._limits import for_spec, limit_reports, refuse_unenforced, refuse_unknown_here
+from station.backends._mounts import plan_mount, refuse_source
+from station.backends._users import UserFacts, Users, choose, last_of
 from station.backends.bubblewrap.diagnosis import (
     MachineFacts,
     after_failure,
@@ -17,10 +20,7 @@ from station.backends.bubblewrap.diagnosis import (
     container_of,
     wsl_of,
 )
-from station.backends.bubblewrap.limits import for_spec, limit_reports, refuse_unenforced, refuse_unknown_here
-from station.backends.bubblewrap.mounts import plan_mount, refuse_source
 from station.backends.bubblewrap.programs import parse_version
-from station.backends.bubblewrap.users import UserFacts, Users, choose, last_of
 from station.backends.registry import choose_default, make_backends
 from station.core.capabilities import Capabilities, Grade, GuestUid, Level
 from station.core.errors import CannotEnforce, InvalidInput

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import station
 from station.core.errors import BackendUnavailable
-from station.guest.binary import guest_binary
+from station.guest.binary import GUEST_VERSION, guest_binary
 
 
 @pytest.mark.parametrize(("machine", "architecture"), [("x86_64", "x86_64"), ("AMD64", "x86_64"), ("arm64", "aarch64")])
@@ -31,3 +32,9 @@ def test_a_guest_that_is_not_executable_has_a_remedy(tmp_path: Path) -> None:
 def test_a_machine_without_a_guest_is_named() -> None:
     with pytest.raises(BackendUnavailable, match="no guest for riscv64"):
         guest_binary("riscv64")
+
+
+def test_the_package_and_the_guest_speak_of_one_version() -> None:
+    header = (Path(__file__).parents[2] / "guest/src/guest.h").read_text(encoding="utf-8")
+    assert f'#define GUEST_VERSION "{GUEST_VERSION}"' in header
+    assert GUEST_VERSION == station.__version__

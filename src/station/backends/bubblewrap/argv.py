@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from station.backends._layout import BOX_USER, GUEST, HOSTNAME, LINKS, HostUsr
+from station.backends._limits import GUEST_SPARE_PIDS
+from station.backends._mounts import MountPlan
 from station.backends._spawn import INFO_FD, LAST_FD, LISTEN_FD
-from station.backends.bubblewrap.mounts import MountPlan
-from station.backends.bubblewrap.users import Users
+from station.backends._users import Users
 from station.core.paths import HOME, TMP, WORKSPACE
 
 STAGE = TMP
@@ -17,8 +18,6 @@ RUN_BYTES = 16 << 20
 INODES_PER_MIB = 256
 """So 64 Ki files for the 256 MiB of /tmp: as many as a container of ours has."""
 DISABLE_USERNS_SINCE = (0, 8)
-GUEST_SPARE_PIDS = 32
-"""What the guest may have beyond user code, so that a full box can still be told to stop."""
 _CAPS_SHARED = ("CAP_SYS_ADMIN", "CAP_SETPCAP")
 _CAPS_SEPARATE = (*_CAPS_SHARED, "CAP_SETUID", "CAP_SETGID", "CAP_KILL")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from station.backends import _limits as limits
 from station.backends._box import LocalBox
 from station.backends._cgroups import BoxCgroup, CgroupLimits, Cgroups
 from station.backends._layout import (
@@ -20,14 +21,15 @@ from station.backends._layout import (
     require_runtime,
     write_root_files,
 )
+from station.backends._limits import GUEST_SPARE_PIDS
 from station.backends._local import LocalBackend
+from station.backends._mounts import MountPlan, plan_mount
+from station.backends._users import UserFacts, Users, choose
+from station.backends._users import look as look_at_users
 from station.backends.base import Labels
-from station.backends.bubblewrap import diagnosis, limits
-from station.backends.bubblewrap.argv import GUEST_SPARE_PIDS, RUN_BYTES, BoxPlan, Tmpfs, launch_argv
-from station.backends.bubblewrap.mounts import MountPlan, plan_mount
+from station.backends.bubblewrap import diagnosis
+from station.backends.bubblewrap.argv import RUN_BYTES, BoxPlan, Tmpfs, launch_argv
 from station.backends.bubblewrap.programs import Bwrap, find_bwrap
-from station.backends.bubblewrap.users import UserFacts, Users, choose
-from station.backends.bubblewrap.users import look as look_at_users
 from station.core.capabilities import Capabilities, Grade, GuestUid
 from station.core.codec import to_plain
 from station.core.errors import BackendUnavailable, InternalError, InvalidInput, StationError

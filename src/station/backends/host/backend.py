@@ -12,15 +12,15 @@ from station.backends._box import LocalBox
 from station.backends._boxdir import BoxDirectory
 from station.backends._cgroups import BoxCgroup, CgroupLimits, Cgroups
 from station.backends._layout import box_layout, interpreters, look_at_usr, require_runtime, write_root_files
+from station.backends._limits import for_spec, refuse_unenforced, refuse_unknown_here
 from station.backends._local import LocalBackend, check_uid
+from station.backends._mounts import plan_mount
 from station.backends._processes import has_marker
 from station.backends._spawn import INFO_FD, LAST_FD, LISTEN_FD
 from station.backends._trees import remove_below
+from station.backends._users import Users, choose
+from station.backends._users import look as look_at_users
 from station.backends.base import Labels, Layout
-from station.backends.bubblewrap.limits import for_spec, refuse_unenforced, refuse_unknown_here
-from station.backends.bubblewrap.mounts import plan_mount
-from station.backends.bubblewrap.users import Users, choose
-from station.backends.bubblewrap.users import look as look_at_users
 from station.core.capabilities import Capabilities, Grade, Level, LimitReport
 from station.core.codec import to_plain
 from station.core.errors import BackendUnavailable, CannotEnforce, InternalError

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from station.backends.bubblewrap.argv import GUEST_SPARE_PIDS
 from station.core.capabilities import Capabilities, Level, LimitReport
 from station.core.errors import CannotEnforce
 from station.core.spec import Spec
+
+GUEST_SPARE_PIDS = 32
+"""What the guest may have beyond user code, so that a full box can still be told to stop."""
+
 
 _DELEGATE = "run the station as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
