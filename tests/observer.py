@@ -39,10 +39,10 @@ class Observer:
 
     def files(self) -> set[str]:
         """Every path below the state directory that belongs to a box or a sandbox."""
-        found = set()
-        for top in ("boxes", "sandboxes", "output"):
-            found |= {str(path) for path in (self.home / top).rglob("*")}
-        return found
+        tops = (self.home / name for name in ("boxes", "sandboxes", "output"))
+        # os.walk, as it passes over what is gone by the time it gets there.
+        walk = (found for top in tops for found in os.walk(top))
+        return {os.path.join(place, name) for place, folders, files in walk for name in (*folders, *files)}
 
     def mounts(self) -> int:
         """Mounts in this process's own namespace."""

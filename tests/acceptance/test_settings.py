@@ -81,7 +81,7 @@ def boxes_are_made_ahead_or_not() -> None:
         assert client.info().pool_boxes == 0
     with state_directory("sandbox: {pool_size: 3}\n") as home, connect(home) as client:
         assert not client.run("print(1)").check().warm
-        Observer.until(lambda: client.info().pool_boxes == 3, "the shelf was not filled", 20)
+        Observer.until(lambda: client.info().pool_boxes >= 3, "the shelf was not filled", 20)
         assert client.run("print(1)").check().warm
 
 

@@ -13,6 +13,8 @@ import pytest
 from station import Sandbox
 from station.core.errors import Conflict, FileNotFound, InvalidInput, NotARegularFile, StationError
 
+pytestmark = pytest.mark.timeout(300)
+
 SWAPPER = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -31,6 +33,7 @@ def swaps() -> int:
     return 100_000 if os.environ.get("STN_TEST_FULL") else 10_000
 
 
+@pytest.mark.timeout(1200)
 def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(
     anywhere: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -47,7 +50,7 @@ def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(
         assert int(careless.stdout) > 0, "the control never met the link: the swapper does not swap"
         done = seen = 0
         refusals: set[int] = set()
-        end = time.monotonic() + 600
+        end = time.monotonic() + 1100
         while done < swaps() and time.monotonic() < end:
             # One listing is a walk with two opens; each read another. All count as tries against the swapper.
             for attempt in (

@@ -73,8 +73,7 @@ def test_hd_t10_a_guarded_name_that_becomes_a_link_is_never_mounted_from_there(
     ran("bubblewrap")
     made, refusals = 0, set[int]()
     with swapping(folder):
-        control = [bound_by_name(folder) for _ in range(TRIES)]
-        assert SECRET in control, "the control never met the link"
+        assert any(bound_by_name(folder) == SECRET for _ in range(50 * TRIES)), "the control never met the link"
         for _ in range(TRIES):
             try:
                 box = client.open(f"mounted-{uuid.uuid4()}", backend="bubblewrap", mount=str(folder))

@@ -24,7 +24,7 @@ from .conftest import pid_of
 
 # httpcore2 leaves the socket of a refused connect to the collector (its sync backend has no `except` around connect).
 REFUSED_SOCKET = "ignore:Exception ignored in. <socket.socket.*proto=0>:pytest.PytestUnraisableExceptionWarning"
-pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
+pytestmark = [pytest.mark.filterwarnings(REFUSED_SOCKET), pytest.mark.timeout(300)]
 
 ROUNDS = range(20 if os.environ.get("STN_TEST_FULL") else 2)
 Strike = Callable[[str], Popen[bytes]]

@@ -6,10 +6,14 @@ import os
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import pytest
+
 from station import Client
 from tests.observer import Observer
 
 from .conftest import pid_of
+
+pytestmark = pytest.mark.timeout(600)
 
 COUNT = 2000 if os.environ.get("STN_TEST_FULL") else 200
 
