@@ -215,7 +215,9 @@ def test_the_lock_is_inherited_by_no_child(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         lock.release()
-        Lock(tmp_path).release()
+        again = Lock(tmp_path)
+        assert (tmp_path / "station.lock").read_text().strip() == str(os.getpid())
+        again.release()
     finally:
         child.kill()
         child.wait()
@@ -226,6 +228,7 @@ async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     sock = bind(tmp_path)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "station.sock"))
+        assert client.getpeername() == sock.getsockname()
     sock.close()
 
 

@@ -76,6 +76,7 @@ async def test_after_a_calm_time_the_shelf_goes_back_to_its_size(backend: FakeBa
     pool = Pool({"fake": backend}, station="me", size=1, max_size=4, calm_seconds=0.05)
     await asyncio.gather(*(pool.claim(SPEC) for _ in range(8)))
     await filled(pool, 1)
+    assert len(pool) == 1
     await pool.aclose()
 
 

@@ -354,5 +354,5 @@ def test_processes_need_no_loop_to_be_made(tmp_path: Path) -> None:
     from station.worker.journal import Journal
 
     journal = Journal(tmp_path / "worker.sqlite")
-    Processes(journal, tmp_path / "spool")
+    assert Processes(journal, tmp_path / "spool").list("uid-without-any") == []
     journal.close()

@@ -206,6 +206,7 @@ async def test_the_output_of_a_deleted_sandbox_that_a_crash_left_is_swept(home: 
     async with station(home, box) as one:
         one.processes.sweep()
         await eventually(lambda: not left.exists())
+    assert not left.exists()
 
 
 async def test_an_upload_that_a_station_left_half_done_leaves_nothing(home: Path, box: RealBox) -> None:
