@@ -21,7 +21,8 @@ def attempt(title, act):
         print("refused", f"{title} ({error.strerror or error})", sep="\t")
 
 def internet():
-    return socket.create_connection(("1.1.1.1", 53), timeout=3)
+    # Asks for a way there, and sends nothing: an address of the documentation's, and no packet leaves by it.
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9)) is None
 
 def commands():
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and pid != str(os.getpid())]
@@ -30,7 +31,7 @@ def commands():
 def addresses():
     return [name for _, name in socket.if_nameindex() if name != "lo"]
 
-attempt("connect to the internet", internet)
+attempt("find a way to the internet", internet)
 attempt("find a network other than loopback", addresses)
 attempt("read the passwords of this machine", lambda: open("/etc/shadow").read())
 attempt("see the folder that this demo lies in", lambda: os.path.exists(sys.argv[1]))
