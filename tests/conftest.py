@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from tests import engine as engines
+from tests.engine import Engine, unavailable
+
 RAN: pytest.StashKey[Counter[str]] = pytest.StashKey()
 LEFT_OUT: pytest.StashKey[Counter[str]] = pytest.StashKey()
+ENGINE: pytest.StashKey[tuple[ExitStack, Engine]] = pytest.StashKey()
 
 # Why a marked test cannot run here, or None where it can.
 CONDITIONS: dict[str, Callable[[], str | None]] = {
     "full": lambda: None if os.environ.get("STN_TEST_FULL") else "full tier only (scripts/test --full)",
     "root": lambda: None if os.geteuid() == 0 else "needs to be root",
-    "docker": lambda: None if shutil.which("docker") else "needs docker",
+    "docker": unavailable,
 }
 
 
@@ -44,6 +47,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts the engine where a test needs one: before the first test, as images may take longer than a test may."""
+    config = session.config
+    wanted = any(item.get_closest_marker("docker") for item in session.items)
+    if not wanted or config.option.collectonly or unavailable():
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled(), ExitStack() as stack:
+        found = stack.enter_context(engines.engine())
+        config.stash[ENGINE] = (stack.pop_all(), found)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if ENGINE in config.stash:
+        config.stash[ENGINE][0].close()
+        del config.stash[ENGINE]
+
+
+@pytest.fixture(scope="session")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    """The engine of this run, with the images of scripts/image. For tests with the mark `docker`."""
+    return pytestconfig.stash[ENGINE][1]
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +102,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     out = terminalreporter
     for reason, count in sorted(config.stash[LEFT_OUT].items()):
         out.write_line(f"left out: {count} tests: {reason}")
+    if ENGINE in config.stash:
+        for name, trouble in config.stash[ENGINE][1].runtimes.items():
+            out.write_line(f"runtime {name}: {trouble or 'works'}")
     for backend, count in sorted(config.stash[RAN].items()):
         out.write_line(f"backend {backend}: used by {count} tests")
     for backend in _missing(config):

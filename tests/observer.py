@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from station import Sandbox
+from tests.engine import Engine
 
 
 class Observer:
@@ -98,3 +99,39 @@ def descendants(roots: set[int]) -> set[int]:
         if not more:
             return found
         found |= more
+
+
+class EngineObserver(Observer):
+    """The same for boxes of an engine, by their label."""
+
+    def __init__(self, home: Path, engine: Engine, *, own_kernel: bool) -> None:
+        super().__init__(home)
+        self.engine = engine
+        self._own_kernel = own_kernel
+
+    def containers(self, uid: str = "") -> list[str]:
+        """Ids of this station's containers, or of those of the sandbox `uid`."""
+        labels = [f"label=station.station={(self.home / 'station_id').read_text().strip()}"]
+        labels += [f"label=station.id={uid}"] if uid else []
+        return self.engine.docker("ps", "-aq", *(word for label in labels for word in ("--filter", label))).split()
+
+    def boxes(self, uid: str) -> list[str]:
+        return self.containers(uid)
+
+    def guests(self, uid: str = "") -> set[int]:
+        found = self.containers(uid)
+        if not found:
+            return set()
+        return {int(pid) for pid in self.engine.docker("inspect", "-f", "{{.State.Pid}}", *found).split()} - {0}
+
+    def processes(self, sandbox: Sandbox) -> set[int]:
+        """A kernel of its own shows its processes only within: those that one command sees, itself left out."""
+        if not self._own_kernel:
+            return descendants(self.guests(sandbox.id))
+        seen = sandbox.exec("echo $$ /proc/[0-9]*").stdout.split()
+        return {int(name.removeprefix("/proc/")) for name in seen[1:]} - {int(seen[0])} if seen else set()
+
+
+def engine_of(observer: Observer) -> Engine:
+    assert isinstance(observer, EngineObserver)
+    return observer.engine

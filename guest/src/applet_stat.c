@@ -4,14 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "applet.h"
 #include "entry.h"
 #include "path.h"
-
-#define RENAME_NOREPLACE_ 1u
 
 int applet_stat(char **argv)
 {
@@ -66,8 +63,7 @@ int applet_rename(char **argv)
 {
     struct place from = find_place(open_root(argv[0]), argv[1], false);
     struct place to = find_place(open_root(argv[2]), argv[3], has_flag(argv[4], 'p'));
-    unsigned flags = has_flag(argv[4], 'x') ? RENAME_NOREPLACE_ : 0;
-    if (syscall(SYS_renameat2, from.directory, from.name, to.directory, to.name, flags) < 0)
+    if (rename_place(&from, &to, has_flag(argv[4], 'x')) < 0)
         applet_fail_errno("cannot rename");
     return 0;
 }
@@ -85,8 +81,12 @@ int applet_chmod(char **argv)
     /* Through /proc: a file without read permission cannot be opened for fchmod(). */
     char name[40];
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    if (chmod(name, mode) < 0)
-        applet_fail_errno("cannot set the mode");
+    if (chmod(name, mode) < 0) {
+        /* gVisor knows no such names there. */
+        int open_fd = errno == ENOENT ? open_path(root, argv[1], O_RDONLY) : -1;
+        if (open_fd < 0 || fchmod(open_fd, mode) < 0)
+            applet_fail_errno("cannot set the mode");
+    }
     return 0;
 }
 

@@ -1,17 +1,15 @@
 /* A file that appears whole or not at all. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "applet.h"
 #include "entry.h"
 #include "path.h"
-
-#define RENAME_NOREPLACE_ 1u
 
 struct draft {
     int fd;
@@ -27,6 +25,13 @@ static void remove_draft(void)
         unlinkat(place.directory, draft.name, 0);
 }
 
+/* TERM comes before KILL: a draft with a name goes with its applet. */
+static void on_term(int number)
+{
+    remove_draft();
+    _exit(128 + number);
+}
+
 static void begin_draft(void)
 {
     draft.fd = openat(place.directory, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
@@ -34,6 +39,7 @@ static void begin_draft(void)
         return;
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)
         applet_fail_errno("cannot begin the file");
+    signal(SIGTERM, on_term);
     random_name(draft.name);
     draft.fd = openat(place.directory, draft.name, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
     if (draft.fd < 0) {
@@ -88,11 +94,12 @@ static bool publish(bool exclusive)
             applet_fail_errno("cannot create the file");
         strcpy(draft.name, name);
     }
-    unsigned flags = RENAME_NOREPLACE_;
-    long done = syscall(SYS_renameat2, place.directory, draft.name, place.directory, place.name, flags);
+    struct place from = {.directory = place.directory};
+    strcpy(from.name, draft.name);
+    int done = rename_place(&from, &place, true);
     bool created = done == 0;
     if (done < 0 && errno == EEXIST && !exclusive)
-        done = renameat(place.directory, draft.name, place.directory, place.name);
+        done = rename_place(&from, &place, false);
     if (done < 0)
         applet_fail_errno("cannot put the file in its place");
     return created;
@@ -125,6 +132,7 @@ int applet_write(char **argv)
     if (fchmod(draft.fd, mode) < 0 || (durable && fsync(draft.fd) < 0) || fstat(draft.fd, &status) < 0)
         applet_fail_errno("cannot finish the file");
     bool created = publish(exclusive);
+    signal(SIGTERM, SIG_DFL);
     applet_on_failure(NULL);
     if (durable) {
         /* The place was opened with O_PATH, which cannot be synced. */

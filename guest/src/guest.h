@@ -60,6 +60,7 @@ enum on_full { ON_FULL_BLOCK = 0, ON_FULL_DROP_OLDEST = 1, ON_FULL_KILL = 2 };
 #define PAYLOAD_MAX 65536u
 #define STDIN_WINDOW 262144u
 #define PROCESSES_MAX 1024
+#define OWNED_MAX 4
 
 /* Set once by options_parse() and probe_run(), read-only afterwards. */
 struct guest {
@@ -70,6 +71,11 @@ struct guest {
     bool change_user; /* user code gets uid and gid, which differ from the guest's */
     long nproc;       /* 0: as inherited */
     bool want_seccomp;
+    bool want_openat2;
+    const char *owned[OWNED_MAX]; /* directories that are given to the user */
+    int owned_count;
+    const char *link; /* made before they are; NULL: none */
+    const char *link_target;
     enum { CONTAIN_AUTO, CONTAIN_PIDNS, CONTAIN_SUBREAPER } containment;
     uint32_t capabilities;
     bool fresh_proc;     /* a PID namespace can have a /proc of its own */
@@ -80,6 +86,8 @@ struct guest {
 extern struct guest guest;
 
 bool options_parse(int argc, char **argv);
+/* Gives the places of --own and --link to the user. False if one cannot be given: such a box is of no use. */
+bool places_prepare(void);
 /* False if the containment that was asked for by name cannot be had: it is never lowered silently. */
 bool probe_run(void);
 

@@ -1,10 +1,12 @@
-/* stn-guest: PID 1 of a box. `serve` speaks docs/guest-protocol.md, `launch` makes the box around it. */
+/* stn-guest: PID 1 of a box. `serve` speaks docs/guest-protocol.md, `launch` makes the box around it,
+ * `install` puts the program where engines find it. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "fds.h"
 #include "guest.h"
+#include "install.h"
 #include "launch.h"
 #include "lockdown.h"
 #include "loop.h"
@@ -33,6 +35,8 @@ static int serve(int argc, char **argv)
     fds_inherit_none();
     if (!options_parse(argc, argv))
         return 2;
+    if (!places_prepare())
+        return 1;
     loop_open();
     lockdown_prepare();
     if (!probe_run())
@@ -59,10 +63,12 @@ int main(int argc, char **argv)
         return serve(argc - 1, argv + 1);
     if (strcmp(word, "launch") == 0)
         return launch_main(argc - 1, argv + 1);
+    if (strcmp(word, "install") == 0)
+        return install_main(argc - 1, argv + 1);
     if (strcmp(word, "--version") == 0) {
         static const char line[] = "stn-guest " GUEST_VERSION "\n";
         return write(1, line, sizeof line - 1) < 0;
     }
-    complain("usage: stn-guest serve|launch|--version", 0);
+    complain("usage: stn-guest serve|launch|install|--version", 0);
     return 2;
 }

@@ -8,7 +8,7 @@
 #include "guest.h"
 #include "loop.h"
 
-struct guest guest = {.fd = INT_MIN, .want_seccomp = true};
+struct guest guest = {.fd = INT_MIN, .want_seccomp = true, .want_openat2 = true};
 
 static bool parse_number(const char *text, long *value)
 {
@@ -30,7 +30,27 @@ static bool parse_containment(const char *text)
     return false;
 }
 
-static bool apply(int option, const char *value)
+static bool add_owned(const char *path)
+{
+    if (path[0] != '/' || guest.owned_count == OWNED_MAX)
+        return false;
+    guest.owned[guest.owned_count++] = path;
+    return true;
+}
+
+/* PATH:TARGET; the word is ours to cut. */
+static bool parse_link(char *text)
+{
+    char *colon = strchr(text, ':');
+    if (text[0] != '/' || !colon || !colon[1] || guest.link)
+        return false;
+    *colon = '\0';
+    guest.link = text;
+    guest.link_target = colon + 1;
+    return true;
+}
+
+static bool apply(int option, char *value)
 {
     long number = 0;
     switch (option) {
@@ -54,6 +74,13 @@ static bool apply(int option, const char *value)
         return parse_containment(value);
     case 'n':
         return parse_number(value, &guest.nproc);
+    case 'o':
+        return add_owned(value);
+    case 'l':
+        return parse_link(value);
+    case 'O':
+        guest.want_openat2 = false;
+        return true;
     case 'S':
         guest.want_seccomp = false;
         return true;
@@ -68,7 +95,9 @@ bool options_parse(int argc, char **argv)
         {"fd", required_argument, NULL, 'f'},          {"box", required_argument, NULL, 'b'},
         {"uid", required_argument, NULL, 'u'},         {"gid", required_argument, NULL, 'g'},
         {"containment", required_argument, NULL, 'c'}, {"nproc", required_argument, NULL, 'n'},
-        {"no-seccomp", no_argument, NULL, 'S'},        {NULL, 0, NULL, 0},
+        {"own", required_argument, NULL, 'o'},         {"link", required_argument, NULL, 'l'},
+        {"no-seccomp", no_argument, NULL, 'S'},        {"no-openat2", no_argument, NULL, 'O'},
+        {NULL, 0, NULL, 0},
     };
     guest.uid = getuid();
     guest.gid = getgid();

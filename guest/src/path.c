@@ -78,39 +78,11 @@ static int open_resolved(int directory, const char *path, int flags, uint64_t re
     return fd;
 }
 
-/* For kernels without openat2: one name after the other, and no link at all. */
-static int walk(int root, const char *path, int flags)
-{
-    char name[NAME_SIZE];
-    int directory = root;
-    for (;;) {
-        size_t part = strcspn(path, "/");
-        bool last = !path[part];
-        if (part >= sizeof name) {
-            errno = ENAMETOOLONG;
-            break;
-        }
-        memcpy(name, path, part);
-        name[part] = 0;
-        int wanted = last ? flags | O_NONBLOCK | O_NOCTTY : O_PATH | O_DIRECTORY;
-        int next = openat(directory, name, wanted | O_NOFOLLOW | O_CLOEXEC);
-        if (directory != root)
-            close(directory);
-        if (next < 0 || last)
-            return next;
-        directory = next;
-        path += part + 1;
-    }
-    if (directory != root)
-        close(directory);
-    return -1;
-}
-
 int open_beneath(int root, const char *path, int flags)
 {
     if (guest.capabilities & CAN_OPENAT2)
         return open_resolved(root, path, flags, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
-    return walk(root, path, flags);
+    return walk_beneath(root, path, flags);
 }
 
 int open_here(int directory, const char *name, int flags)
@@ -119,7 +91,7 @@ int open_here(int directory, const char *name, int flags)
         return open_resolved(directory, name, flags | O_NOFOLLOW,
                              RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
     struct stat here, there;
-    int fd = walk(directory, name, flags);
+    int fd = openat(directory, name, flags | (flags & O_PATH ? 0 : O_NONBLOCK | O_NOCTTY) | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0 && (fstat(directory, &here) < 0 || fstat(fd, &there) < 0 || here.st_dev != there.st_dev)) {
         close(fd);
         errno = EXDEV;

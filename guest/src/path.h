@@ -15,6 +15,10 @@ bool link_stays_inside(const char *path, const char *target);
 /* As openat(). -1 and errno; EXDEV where it leads out of the root. O_NOFOLLOW in `flags` is about the last name. */
 int open_beneath(int root, const char *path, int flags);
 
+/* What open_beneath() does for kernels without openat2: one name after the other, by descriptors of directories it came
+ * through; a link is read, never followed by the kernel. */
+int walk_beneath(int root, const char *path, int flags);
+
 /* The same for one name in a directory, which must be no link and no mount. */
 int open_here(int directory, const char *name, int flags);
 
@@ -29,6 +33,9 @@ struct place {
 
 /* The directory that holds the last name of `path`. The root itself has no such name: refused. */
 struct place find_place(int root, const char *path, bool make_parents);
+
+/* As renameat(); `exclusive`: -1 and EEXIST where something of that name is there. */
+int rename_place(struct place *from, struct place *to, bool exclusive);
 
 /* Empties and removes a directory of any depth, with one descriptor at a time. */
 void remove_tree(int parent, const char *name);

@@ -85,7 +85,7 @@ bool probe_run(void)
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     if (access(path, R_OK) == 0)
         guest.capabilities |= CAN_CHILDREN_FILE;
-    if (can_open_beneath())
+    if (guest.want_openat2 && can_open_beneath())
         guest.capabilities |= CAN_OPENAT2;
     if (guest.want_seccomp && can_filter())
         guest.capabilities |= CAN_SECCOMP;

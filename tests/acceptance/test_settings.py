@@ -16,6 +16,7 @@ from tests.chaos.test_kill import REFUSED_SOCKET
 from tests.observer import Observer
 
 from .conftest import state_directory, stn_of
+from .test_docker import PROOFS as DOCKER_PROOFS
 
 pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -160,7 +161,7 @@ def test_a_setting_changes_what_a_station_does(proof: Callable[[], None]) -> Non
 def test_every_key_of_the_page_is_proven() -> None:
     keys = set(re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(keys) > 10
-    assert keys - {"idle_minutes"} == set(PROOFS)
+    assert keys - {"idle_minutes"} == set(PROOFS) | set(DOCKER_PROOFS)
 
 
 def test_the_environment_goes_before_the_file() -> None:

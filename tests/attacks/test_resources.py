@@ -1,4 +1,4 @@
-"""HD-R01 to R17, R19: a command uses up only its own share, and ends with everything it started."""
+"""HD-R01 to R10, R13, R15, R17 to R19: a command uses up only its own share, and ends with everything it started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ import pytest
 from station import Client, Limits, Process, Sandbox
 from station.core.capabilities import Level
 from station.core.endings import EndingKind
-from station.core.errors import InvalidInput
-from tests.observer import Observer
+from station.core.errors import InvalidInput, StationError
+from tests.observer import Observer, engine_of
 
 from .conftest import Probe
+from .table import guaranteed
+from .targets import Target
 
 BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
 DAEMON = """
@@ -32,24 +35,16 @@ if os.fork(): os._exit(0)
 os.execve('/bin/sleep', ['harmless-name', '60'], {})
 """
 
-ZOMBIES = """
+FILES = """
 import os
+os.mkdir('d')
 made = 0
 try:
-    while made < 10_000:
-        if os.fork() == 0: os._exit(0)
+    while made < 1_000_000:
+        os.close(os.open(f'd/{made:07}', os.O_CREAT | os.O_WRONLY))
         made += 1
 except OSError: pass
 print(made)
-"""
-HOG = """
-import socket, time
-held = []
-try:
-    while True: held.append(socket.socket())
-except OSError as error: print(error.errno, len(held) < 5000)
-print('full', flush=True)
-time.sleep(60)
 """
 SPIN = """
 import os, time
@@ -67,7 +62,7 @@ def station_rss(home: Path) -> int:
 
 
 def test_hd_r01_a_fork_bomb_stays_in_its_box_and_is_ended(
-    client: Client, confined: Sandbox, observer: Observer
+    client: Client, confined: Sandbox, target: Target, observer: Observer
 ) -> None:
     """The control: without a limit of its own a process may fork far beyond the box's bound."""
     bound = confined.info().isolation.limits["pids"].value
@@ -75,9 +70,14 @@ def test_hd_r01_a_fork_bomb_stays_in_its_box_and_is_ended(
     assert resource.getrlimit(resource.RLIMIT_NPROC)[1] in (-1, resource.RLIM_INFINITY) or (
         resource.getrlimit(resource.RLIMIT_NPROC)[1] > bound + 64
     )
-    with client.open("neighbour", backend="bubblewrap") as neighbour:
+    with client.open("neighbour", **target.where) as neighbour:
         quiet = statistics.median(_timed(neighbour) for _ in range(10))
         bomb = confined.start(["python3", "-c", BOMB], timeout_seconds=4)
+        if not guaranteed("R01", target.name):  # no limit within: the box may end, the neighbour goes on
+            assert bomb.wait().ending.kind in (EndingKind.TIMED_OUT, EndingKind.LOST)
+            assert _timed(neighbour) < max(20 * quiet, 2.0)
+            neighbour.delete()
+            return
         observer.until(lambda: len(observer.processes(confined)) > bound * 0.8, "the bomb did not go off")
         busy = [_timed(neighbour) for _ in range(5)]
         assert len(observer.processes(confined)) <= bound + 40
@@ -95,13 +95,16 @@ def _timed(sandbox: Sandbox) -> float:
     return time.monotonic() - begun
 
 
-def test_hd_r02_too_much_memory_ends_the_command_not_the_sandbox(client: Client) -> None:
+def test_hd_r02_too_much_memory_ends_the_command_not_the_sandbox(client: Client, target: Target) -> None:
     """Where the kernel holds the limit the ending is oom; elsewhere the report says that nothing does."""
-    with client.open("hungry", backend="bubblewrap", limits=Limits(memory_mb=64), best_effort=True) as sandbox:
+    with client.open("hungry", **target.where, limits=Limits(memory_mb=64), best_effort=True) as sandbox:
         report = sandbox.info().isolation.limits["memory_mb"]
         result = sandbox.exec(["python3", "-c", "x = bytearray(256 * 2**20)\nprint(len(x))"], timeout_seconds=30)
         if report.level is Level.ENFORCED:
-            assert result.ending.kind is EndingKind.OOM
+            assert result.ending.kind in (
+                EndingKind.OOM,
+                *(() if guaranteed("R02", target.name) else (EndingKind.LOST,)),
+            )
             assert result.stdout == ""
         else:
             assert report.level in (Level.WATCHED, Level.NOT_ENFORCED)
@@ -132,9 +135,15 @@ def test_hd_r05_endless_output_is_bounded_and_the_station_stays_small(confined: 
     assert station_rss(station_home) < before + 64 * 2**20
 
 
-def test_hd_r06_there_is_no_way_past_the_captured_output(confined: Sandbox, attack: Probe, control: Probe) -> None:
+def test_hd_r06_there_is_no_way_past_the_captured_output(
+    confined: Sandbox, target: Target, observer: Observer, attack: Probe, control: Probe
+) -> None:
     assert "succeeded" in control("console_flood")
-    assert attack(confined, "console_flood") == "refused: no way past the captured output"
+    if target.own_kernel:  # there is a way, and nothing behind it
+        (box,) = observer.boxes(confined.id)
+        assert engine_of(observer).docker("inspect", "-f", "{{.HostConfig.LogConfig.Type}}", box) == "none"
+    else:
+        assert attack(confined, "console_flood") == "refused: no way past the captured output"
 
 
 def test_hd_r07_reading_stdin_ends_at_once_or_at_the_timeout(anywhere: Sandbox) -> None:
@@ -180,21 +189,6 @@ def test_hd_r09_a_command_that_ignores_signals_is_dead_soon_after_its_timeout(an
     assert time.monotonic() - begun < 1 + 2 + 2
 
 
-def test_hd_r11_zombies_are_bounded_and_gone_at_the_end(anywhere: Sandbox) -> None:
-    result = anywhere.exec(["python3", "-c", ZOMBIES], timeout_seconds=60)
-    limit = anywhere.info().isolation.limits["pids"]
-    if limit.level is Level.ENFORCED:
-        assert int(result.stdout) <= (limit.value or 0)
-    assert anywhere.exec("echo still").stdout == "still\n"
-
-
-def test_hd_r12_running_out_of_descriptors_fails_only_there(anywhere: Sandbox) -> None:
-    hog = anywhere.start(["python3", "-c", HOG])
-    assert _until(hog, b"full").startswith(b"24 True")
-    assert anywhere.exec("cat /etc/hostname >/dev/null; echo fine").stdout == "fine\n"
-    hog.kill()
-
-
 def _until(process: Process, needle: bytes) -> bytes:
     """The output up to and with `needle`."""
     got = b""
@@ -205,32 +199,25 @@ def _until(process: Process, needle: bytes) -> bytes:
     return got
 
 
-def test_hd_r13_spinning_on_all_cores_leaves_room_where_a_quota_holds(confined: Sandbox) -> None:
+def test_hd_r13_spinning_on_all_cores_leaves_room_where_a_quota_holds(
+    confined: Sandbox, target: Target, observer: Observer
+) -> None:
     report = confined.info().isolation.limits["cpus"]
     begun = time.monotonic()
     confined.exec(["python3", "-c", SPIN], timeout_seconds=60)
     wall = time.monotonic() - begun
     usage = confined.exec(["python3", "-c", SPIN], timeout_seconds=60)
-    if report.level is Level.ENFORCED:
+    if target.own_kernel:  # which counts in a way of its own
+        (box,) = observer.boxes(confined.id)
+        assert (
+            engine_of(observer).docker("inspect", "-f", "{{.HostConfig.NanoCpus}}", box)
+            == f"{report.value:.0f}000000000"
+        )
+    elif report.level is Level.ENFORCED:
         assert usage.usage is not None
         assert usage.usage.user_seconds + usage.usage.system_seconds <= (report.value or 1) * (wall + 1) + 1
     else:
         assert report.by
-
-
-@pytest.mark.parametrize("number", ["-9", "-STOP"])
-def test_hd_r14_signals_to_everything_reach_nobody_else(confined: Sandbox, number: str) -> None:
-    sibling = confined.start("echo up; read x; echo $x", stdin_open=True)
-    next(iter(sibling.output()))
-    result = confined.exec(f"kill {number} -1; kill {number} 1; echo after", timeout_seconds=5)
-    assert result.ending.kind in (EndingKind.EXITED, EndingKind.SIGNALLED, EndingKind.TIMED_OUT, EndingKind.LOST)
-    sibling.write(b"unharmed\n")
-    assert sibling.wait().stdout.endswith("unharmed\n")
-
-
-def test_hd_r14_limits_and_priorities_of_pid_1_cannot_be_set(confined: Sandbox, attack: Probe, control: Probe) -> None:
-    assert "prlimit(1)" in control("other_pids")
-    assert attack(confined, "other_pids") == "refused: PID 1 unharmed"
 
 
 def test_hd_r15_a_child_that_holds_the_output_delays_nobody(anywhere: Sandbox) -> None:
@@ -248,14 +235,6 @@ def test_hd_r15_a_child_that_holds_the_output_delays_nobody(anywhere: Sandbox) -
     assert result.ended_children == 1
     assert anywhere.exec("echo next").stdout == "next\n"
     assert time.monotonic() - begun < 5
-
-
-def test_hd_r16_a_command_is_not_over_while_a_thread_of_it_runs(anywhere: Sandbox, attack: Probe) -> None:
-    """The first thread exits alone; the ending comes only after the second one has left its mark."""
-    anywhere.files.write("probes.py", (Path(__file__).with_name("probes.py")).read_bytes())
-    result = anywhere.exec(["python3", "probes.py", "fake_exit"], timeout_seconds=20)
-    assert result.ending.kind is EndingKind.EXITED
-    assert anywhere.files.read("second-thread-ran") == b"yes"
 
 
 def test_hd_r17_a_reader_that_leaves_changes_nothing_for_the_command(anywhere: Sandbox) -> None:
@@ -278,3 +257,37 @@ def test_hd_r19_a_deep_tree_is_listed_in_bounds_and_deleted(anywhere: Sandbox) -
     assert anywhere.files.read(long) == b"x"
     with pytest.raises(InvalidInput):
         anywhere.files.write(long + "n", b"x")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_hd_r04_a_million_empty_files_are_listed_in_bounds_or_refused(anywhere: Sandbox) -> None:
+    """Where the workspace has a bound of its own, fewer can be made."""
+    made = anywhere.exec(["python3", "-c", FILES], timeout_seconds=200)
+    count = int(made.stdout)
+    begun = time.monotonic()
+    page = anywhere.files.page("d", limit=1000)
+    assert time.monotonic() - begun < 2 * 4  # four times the bound: this machine may be busy
+    assert len(page.entries) == min(1000, count)
+    assert page.truncated == (count > 1000)
+    anywhere.exec("rm -rf d", timeout_seconds=100)
+
+
+def test_hd_r18_commands_beyond_the_bound_are_refused_and_leave_nothing(anywhere: Sandbox) -> None:
+    """The fixture looks for what is left; the control: the same commands one after another all run."""
+    bound = 16
+
+    def one(_: int) -> int:
+        try:
+            return 200 if anywhere.exec("read x", stdin=b"x\n", timeout_seconds=20).ok else 500
+        except StationError as error:
+            return error.status
+
+    assert [one(number) for number in range(3)] == [200] * 3
+    held = [anywhere.start("read x", stdin_open=True) for _ in range(bound)]
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(one, range(200))) == {429}
+    for process in held:
+        process.write(b"x\n")
+    assert all(process.wait().exit_code == 0 for process in held)
+    assert one(0) == 200

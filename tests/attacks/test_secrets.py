@@ -10,12 +10,13 @@ from station import Sandbox
 from station.core.errors import InvalidInput
 
 from .conftest import Probe
+from .targets import Target
 
 CANARY = "canary-3f1c-not-for-the-sandbox"
 
 
 def test_hd_s01_no_variable_of_the_station_is_readable_anywhere_inside(
-    confined: Sandbox, monkeypatch: pytest.MonkeyPatch, attack: Probe, control: Probe
+    confined: Sandbox, target: Target, monkeypatch: pytest.MonkeyPatch, attack: Probe, control: Probe
 ) -> None:
     monkeypatch.setenv("STN_CANARY", CANARY)
     search = "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c -e '[c]anary' -e 'STN_[H]OME'"
@@ -23,7 +24,8 @@ def test_hd_s01_no_variable_of_the_station_is_readable_anywhere_inside(
     assert found.strip() != "0", "the control finds it outside"
     assert confined.exec(search).stdout.strip() == "0"
     assert control("read_init").startswith("succeeded")
-    assert attack(confined, "read_init") == "refused: nothing of PID 1 can be read"
+    if not target.own_kernel:  # that of gVisor shows it to all: what it may show was searched above
+        assert attack(confined, "read_init") == "refused: nothing of PID 1 can be read"
 
 
 def test_hd_s04_the_environment_is_exactly_what_was_given_beside_the_layout(anywhere: Sandbox) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from station import Client, Sandbox
 
+from .targets import Target
+
 DEEP = """
 import os
 name = '\\x01' * 250
@@ -100,14 +102,17 @@ input()
 """
 
 
-def test_hd_r12_one_box_does_not_take_all_file_watches_of_the_user(client: Client, confined: Sandbox) -> None:
+def test_hd_r12_one_box_does_not_take_all_file_watches_of_the_user(
+    client: Client, confined: Sandbox, target: Target
+) -> None:
     """The kernel counts them by user, and all boxes of a station may be one. The control: that is all there are."""
     whole = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     taker = confined.start(["python3", "-c", WATCHES], stdin_open=True)
     taken = int(next(iter(taker.output())).data)
-    with client.open("watching", backend="bubblewrap") as neighbour:
+    with client.open("watching", **target.where) as neighbour:
         left = int(neighbour.exec(["python3", "-c", WATCHES], stdin=b"\n").stdout)
         neighbour.delete()
-    assert 0 < taken <= whole // 4
+    assert 0 < taken
+    assert taken <= whole // 4 or target.own_kernel, "of the kernel that all share"
     assert left > 0
     taker.kill()

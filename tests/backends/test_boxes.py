@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -252,7 +253,10 @@ async def test_twenty_boxes_leave_no_process_descriptor_mount_cgroup_or_file(
     bubblewrap: BubblewrapBackend, labels: MakeLabels
 ) -> None:
     def count() -> tuple[int, str]:
-        return len(os.listdir("/proc/self/fd")), Path("/proc/self/mounts").read_text()
+        mounts = Path("/proc/self/mounts").read_text().splitlines(keepends=True)
+        # Those of an engine's containers come and go as they like.
+        ours = [line for line in mounts if not re.search(r"/overlay2/|/containers/|/netns/|/volumes/", line)]
+        return len(os.listdir("/proc/self/fd")), "".join(ours)
 
     before = count()
     for i in range(20):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from station.backends.base import Backend, Box, ByteStream, Labels
+from station.backends.docker import DockerBackend, DockerSettings
 from station.backends.fake import FakeBackend, FakeStore
 from station.backends.registry import make_backends
 from station.core.paths import resolve
@@ -24,10 +25,15 @@ from station.guest.files import GuestFiles
 from station.guest.frames import StartRecord
 from station.guest.process import GuestProcess
 from station.guest.session import GuestSession
+from tests.engine import Engine
 
 from .words import argv_of, programs
 
-BACKENDS = ("bubblewrap", "host", "fake")
+ENGINES = ("docker", "gvisor")
+"""One backend with two runtimes of one engine."""
+BACKENDS = ("bubblewrap", "host", "fake", *(pytest.param(name, marks=pytest.mark.docker) for name in ENGINES))
+GVISOR = "runsc"
+IMAGE = "python:3.11-slim"
 BOUND_SECONDS = 5.0
 STATION = f"contract-{os.getpid()}"
 _numbers = itertools.count(1)
@@ -140,6 +146,9 @@ class World:
     name: str
     state: Path
     store: FakeStore
+    engine: Engine | None = None
+    runtime: str | None = None
+    """Of the engine."""
     made: list[Backend] = field(default_factory=list)
 
     def backend(self) -> Backend:
@@ -147,6 +156,12 @@ class World:
         if self.name == "fake":
             backends: dict[str, Backend] = {
                 "fake": FakeBackend(self.state, station_id=STATION, programs=programs(), store=self.store)
+            }
+        elif self.engine is not None:
+            environ = {**os.environ, "DOCKER_HOST": self.engine.url}
+            settings = DockerSettings(image=IMAGE, runtime=self.runtime)
+            backends = {
+                "docker": DockerBackend(self.state, station_id=STATION, settings=settings, environ=environ),
             }
         else:
             backends = make_backends(self.state, STATION, allow_host=True)
@@ -175,12 +190,22 @@ class World:
         return [item async for item in self.backend().boxes()]
 
 
+def world_of(request: pytest.FixtureRequest, state: Path, store: FakeStore) -> World:
+    if request.param not in ENGINES:
+        return World(request.param, state, store)
+    found: Engine = request.getfixturevalue("engine")
+    runtime = "runc" if request.param == "docker" else GVISOR
+    if not found.works(runtime):
+        pytest.skip(f"the engine cannot run {runtime}: {found.runtimes.get(runtime, 'it has none')}")
+    return World("docker", state, store, found, runtime)
+
+
 @pytest.fixture(params=BACKENDS)
 async def world(request: pytest.FixtureRequest, ran: Callable[[str], None]) -> AsyncIterator[World]:
     """A backend that can run here. Whatever boxes a test leaves are destroyed, and their files removed."""
     with tempfile.TemporaryDirectory(prefix="stn-c-", ignore_cleanup_errors=True) as state:
         async with FakeStore() as store:
-            world = World(request.param, Path(state), store)
+            world = world_of(request, Path(state), store)
             capabilities = await world.backend().probe()
             if not capabilities.available:
                 pytest.skip(f"{request.param} cannot run here: {capabilities.reason}")

@@ -25,6 +25,8 @@ UID = "testsandbox"
 class RealBox:
     """Implements the port's `Box`, and `Measurable` by what the test says."""
 
+    patience_seconds = 5.0
+
     def __init__(self, directory: Path, *, memory: Level = Level.NOT_ENFORCED) -> None:
         for name in ("workspace", "home", "tmp"):
             (directory / name).mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from station.core.records import BoxRef
 
 END_SECONDS = 10.0
 POLITE_SECONDS = 3.0
+PATIENCE_SECONDS = 5.0
 _SHORT, _LONG = 0.0005, 0.02
 
 
@@ -155,6 +156,8 @@ class Remains:
 
 class LocalBox:
     """See `station.backends.base.Box` and `Measurable`. Made by a backend, which lets go of it by `let_go`."""
+
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(
         self,

@@ -74,11 +74,15 @@ def _of_spec(name: str, report: LimitReport, spec: Spec, *, in_memory: bool) -> 
 
 def refuse_unenforced(capabilities: Capabilities, spec: Spec, *, in_memory: bool = True) -> None:
     """Raises CannotEnforce for the first named limit that would not hold, unless best effort is accepted."""
+    refuse_named(for_spec(capabilities, spec, in_memory=in_memory), spec)
+
+
+def refuse_named(capabilities: Capabilities, spec: Spec) -> None:
+    """The same by what is told of a box of that very spec."""
     if spec.best_effort:
         return
-    reports = for_spec(capabilities, spec, in_memory=in_memory).limits
     for name in spec.limits.named():
-        report = reports[name]
+        report = capabilities.limits[name]
         if report.level is not Level.ENFORCED:
             help_ = f"; {report.remedy}" if report.remedy else ""
             raise CannotEnforce(
@@ -95,7 +99,7 @@ def refuse_unknown_here(capabilities: Capabilities, spec: Spec) -> None:
     if spec.image is not None and not capabilities.images:
         raise CannotEnforce(
             f"{capabilities.backend} runs programs of this machine's /usr and knows no images; "
-            "the backend docker, which runs them, comes with a later version: leave the image out",
+            "leave the image out, or ask for the backend docker, which runs them",
             image=spec.image,
             alternative="docker",
         )

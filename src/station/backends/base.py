@@ -75,9 +75,12 @@ class Box(Protocol):
     layout: Layout
     capabilities: Capabilities
     """As they hold for this very box."""
+    patience_seconds: float
+    """How long a broken stream is worth trying again before the box counts as lost."""
 
     async def connect(self) -> ByteStream:
-        """A stream to the guest; again after a lost one. Raises BoxLost if the box is gone or does not answer."""
+        """A stream to the guest; again after a lost one. Raises BoxLost if the box is gone or does not answer; where
+        that cannot be told now, OSError after a lost stream, and Unavailable before there was one."""
 
     async def ended(self) -> str:
         """Waits until the box is gone by itself, and says why; a destroyed box ends too."""

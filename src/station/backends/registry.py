@@ -7,11 +7,13 @@ from pathlib import Path
 
 from station.backends.base import Backend
 from station.backends.bubblewrap import BubblewrapBackend, BubblewrapSettings
+from station.backends.docker import DockerBackend, DockerSettings
 from station.backends.host import HostBackend, HostSettings
 from station.core.capabilities import Capabilities
 
 DEFAULTS = (BubblewrapBackend.name,)
-"""Best first; neither `host` nor `fake` is ever chosen by itself."""
+"""Best first. `host` and `fake` are never chosen by themselves, and `docker`, which needs an engine of root's, is only
+where the operator says so."""
 
 
 def make_backends(
@@ -19,6 +21,7 @@ def make_backends(
     station_id: str,
     *,
     bubblewrap: BubblewrapSettings | None = None,
+    docker: DockerSettings | None = None,
     host: HostSettings | None = None,
     allow_host: bool = False,
 ) -> dict[str, Backend]:
@@ -26,6 +29,7 @@ def make_backends(
     backends by `aclose`."""
     confined = BubblewrapBackend(state_dir, station_id=station_id, settings=bubblewrap or BubblewrapSettings())
     made: list[Backend] = [confined]
+    made.append(DockerBackend(state_dir, station_id=station_id, settings=docker or DockerSettings()))
     if allow_host:
         made.append(HostBackend(state_dir, station_id=station_id, settings=host or HostSettings()))
     return {backend.name: backend for backend in made}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+from station.core.capabilities import Capabilities
 from station.core.errors import Conflict
 from station.core.records import SandboxRecord
 from station.core.spec import DEFAULT_LIMITS, Limits, Spec
@@ -56,6 +57,13 @@ def undone(record: SandboxRecord) -> State:
 def run_spec(request: RunRequest, *, backend: str, defaults: Limits) -> Spec:
     """The spec of the fresh box of one run."""
     return replace(make_spec(request, backend=backend, defaults=defaults), ephemeral=True)
+
+
+def with_image(spec: Spec, capabilities: Capabilities) -> Spec:
+    """With the image that the backend makes it from: what boxes that stand ready are told apart by."""
+    if spec.image is not None or not capabilities.images:
+        return spec
+    return replace(spec, image=capabilities.runtime_images.get(spec.runtime or "", capabilities.image))
 
 
 def make_spec(request: OpenRequest | RunRequest, *, backend: str, defaults: Limits) -> Spec:

@@ -56,6 +56,8 @@ class Capabilities:
     """Why it is not available; `None` where it is."""
     remedy: str | None = None
     """The one command that would make it available, or `None`."""
+    passing: bool = False
+    """Whether it may be available soon, without anybody's help: an engine that restarts."""
     limits: dict[str, LimitReport] = field(default_factory=dict)
     """By limit: memory_mb, cpus, pids, open_files, workspace_mb, tmp_mb, shm_mb, max_file_size_bytes."""
     network: str = "none"
@@ -65,6 +67,10 @@ class Capabilities:
     """`pidns` or `subreaper`: how a command's descendants are ended with it."""
     images: bool = False
     """Whether an explicit image may be asked for; else programs come from the host's /usr."""
+    image: str | None = None
+    """With images: what a box is made from whose caller names none; of a box, what it was made from."""
+    runtime_images: dict[str, str] = field(default_factory=dict)
+    """By runtime: the image of those whose caller names none, where it is another than `image`."""
     mounts: bool = False
     """Whether a folder of the user may be mounted."""
     powers: tuple[str, ...] = ()

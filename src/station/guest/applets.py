@@ -19,6 +19,8 @@ from .session import GuestSession
 ANSWER_BYTES = 64 << 20
 """More than any answer that is taken as a whole has; the guest ends an applet that goes on."""
 SPARE_SECONDS = 5.0
+TIDY_SECONDS = 0.25
+"""For an applet to remove its draft, where that has a name."""
 PIECE = 1 << 18
 
 
@@ -93,7 +95,7 @@ async def answer_of(session: GuestSession, command: Command, source: Source | No
         async with patience(command.seconds, command.name):
             ended = await process.exit()
     finally:
-        process.abandon()
+        process.abandon(TIDY_SECONDS)
     check(ended, command.name, command.subject, command.told(b"".join(answer.kept[STDERR])))
     return b"".join(answer.kept[STDOUT])
 
@@ -180,7 +182,7 @@ class Stream:
 
     def close(self) -> None:
         """Kills it unless it has ended, and forgets it. Repeating is no error."""
-        self._process.abandon()
+        self._process.abandon(TIDY_SECONDS)
 
     def _keep(self, data: bytes) -> None:
         self.stderr += data

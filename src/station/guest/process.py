@@ -201,15 +201,16 @@ class GuestProcess:
         if self._exit is not None:
             self._forget_now()
 
-    def abandon(self) -> None:
-        """Nobody wants it any more: it is killed, its output is thrown away, and it is forgotten."""
+    def abandon(self, grace_seconds: float = 0.0) -> None:
+        """Nobody wants it any more: it is killed, after a TERM and the grace; its output is thrown away, and it is
+        forgotten."""
         self._abandoned = True
         self._sink = None
         while self._queue:
             chunk = self._queue.popleft()
             self._take(chunk.stream, chunk.offset + len(chunk.data))
         self._queued = 0
-        self.cancel(0)
+        self.cancel(grace_seconds)
         self.forget()
 
     # ── what the session tells ──────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Le
@@ -24,6 +24,19 @@ FILE = "station.yaml"
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
 # Of the environment, but of no station: who reads them says so.
 _OTHERS = ("STN_HOME", "STN_FAIL", "STN_CODE_", "STN_TEST_")
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """The section `sandbox.images:`; each unset: `sandbox.docker_image`, else the built-in one."""
+
+    __pydantic_config__ = _FORBID
+
+    linux: str | None = None
+    """Of boxes whose caller names neither image nor runtime."""
+    python: str | None = None
+    node: str | None = None
+    bash: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,14 @@ class SandboxSettings:
     """Commands that run at once in one sandbox."""
     spare_uid: Annotated[int, Ge(1), Le(2**31)] | None = None
     """The user that boxes of a station of root run as. Unset: one that nobody has."""
+    images: ImageSettings = field(default_factory=ImageSettings)
+    """What the backend docker makes boxes from, by runtime, where the caller names no image."""
+    docker_image: str | None = None
+    """The same for every runtime that has none in `images`."""
+    docker_runtime: str | None = None
+    """The engine's runtime, by its name there. Unset: the engine's default. Never replaced by another."""
+    pull: Literal["never", "missing"] = "never"
+    """Whether an image that the engine lacks is pulled."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from station.backends.base import Backend
 from station.backends.bubblewrap import BubblewrapSettings
+from station.backends.docker import DockerSettings, Pull
 from station.backends.host import HostBackend, HostSettings
 from station.backends.registry import DEFAULTS, choose_default, make_backends
-from station.control.decisions import run_spec
+from station.control.decisions import run_spec, with_image
 from station.control.sandboxes import Defaults, Sandboxes
 from station.core.capabilities import Capabilities
 from station.core.errors import BoxLost, Refused, StationError
@@ -54,6 +55,12 @@ def backends_of(home: Path, identity: str, settings: Settings) -> Mapping[str, B
         home,
         identity,
         bubblewrap=BubblewrapSettings(spare_uid=sandbox.spare_uid),
+        docker=DockerSettings(
+            image=sandbox.docker_image,
+            images={name: image for name, image in vars(sandbox.images).items() if image is not None},
+            runtime=sandbox.docker_runtime,
+            pull=Pull(sandbox.pull),
+        ),
         host=HostSettings(spare_uid=sandbox.spare_uid),
         allow_host=sandbox.allow_host,
     )
@@ -203,7 +210,7 @@ class Station:
         defaults = self._defaults()
         spec = run_spec(request, backend=defaults.backend, defaults=defaults.limits)
         await self.boxes.check(spec)
-        return spec
+        return with_image(spec, await self.boxes.capabilities(spec.backend))
 
     async def _box_lost(self, uid: str, generation: int, reason: str) -> None:
         await self.sandboxes.box_lost(uid, generation, reason)

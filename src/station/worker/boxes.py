@@ -81,9 +81,10 @@ class LiveBoxes:
         return live is not None and live.generation == record.generation
 
     async def capabilities(self, name: str) -> Capabilities:
-        """What a backend can do here; probed once. Raises InvalidInput for a name that no backend has."""
+        """What a backend can do here; probed until it is available: what helps may have been done meanwhile. Raises
+        InvalidInput for a name that no backend has."""
         probe = self._probes.get(name)
-        if probe is None:
+        if probe is None or (_has_answered(probe) and not probe.result().available):
             probe = self._probes[name] = asyncio.create_task(self.backend(name).probe())
         return await asyncio.shield(probe)
 
@@ -109,7 +110,10 @@ class LiveBoxes:
         found = await self.capabilities(spec.backend)
         if not found.available:
             raise BackendUnavailable(
-                f"backend {spec.backend} cannot run here: {found.reason}", remedy=found.remedy, backend=spec.backend
+                f"backend {spec.backend} cannot run here: {found.reason}",
+                retryable=found.passing,
+                remedy=found.remedy,
+                backend=spec.backend,
             )
         backend.check(spec)
 
@@ -200,7 +204,7 @@ class LiveBoxes:
 
     async def _connect(self, record: SandboxRecord, box: Box) -> LiveBox:
         wanted = self._processes.wanted(record.uid, record.generation)
-        session = await GuestSession.connect(box.connect, wanted=wanted)
+        session = await GuestSession.connect(box.connect, wanted=wanted, patience_seconds=box.patience_seconds)
         return LiveBox(
             uid=record.uid,
             generation=record.generation,
@@ -254,6 +258,10 @@ class LiveBoxes:
         """A box of which no record got to know: the station died between the box and the record."""
         wanted = box_id_of(record.uid, record.generation)
         return next(iter([ref async for labels, ref in backend.boxes() if labels.box_id == wanted]), None)
+
+
+def _has_answered(probe: asyncio.Task[Capabilities]) -> bool:
+    return probe.done() and not probe.cancelled() and probe.exception() is None
 
 
 async def destroy_by_ref(backend: Backend, ref: BoxRef) -> None:

@@ -43,6 +43,13 @@ def isolation_of(capabilities: Capabilities, spec: Spec) -> Isolation:
         network=capabilities.network,
         guest_uid=capabilities.guest_uid,
         containment=capabilities.containment,
-        image=spec.image or ("default" if capabilities.images else "host:/usr"),
+        image=_image_of(capabilities, spec),
         limits=dict(capabilities.limits),
     )
+
+
+def _image_of(capabilities: Capabilities, spec: Spec) -> str:
+    if not capabilities.images:
+        return "host:/usr"
+    of_runtime = capabilities.runtime_images.get(spec.runtime or "", capabilities.image)
+    return spec.image or of_runtime or "default"

@@ -202,7 +202,7 @@ class Pool:
             box = await backend.create(spec, labels)
             session: GuestSession | None = None
             try:
-                session = await GuestSession.connect(box.connect)
+                session = await GuestSession.connect(box.connect, patience_seconds=box.patience_seconds)
             finally:
                 if session is None:
                     await box.destroy()

@@ -227,9 +227,11 @@ class Runs:
     async def _ending(self, running: RunProgram, request: RunRequest, ended: GuestExit) -> Ending:
         interpreter = INTERPRETERS[request.runtime]
         if ended.kind is ExitKind.NO_PROGRAM:
+            told = running.live.capabilities
+            where = f"its image {told.image} has none" if told.image else f"install the package {interpreter.package}"
             raise InvalidInput(
                 f"there is no {interpreter.program} in this sandbox, so {request.runtime} code cannot run; "
-                f"install the package {interpreter.package} on this machine",
+                f"{where}{'' if told.image else ' on this machine'}",
                 field="runtime",
                 package=interpreter.package,
             )

@@ -128,6 +128,8 @@ class LiveFake:
 class FakeBox:
     """A `Box` of the fake backend."""
 
+    patience_seconds = 5.0
+
     def __init__(self, live: LiveFake) -> None:
         self.ref = live.ref
         self.layout = LAYOUT

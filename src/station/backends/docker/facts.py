@@ -1,0 +1,218 @@
+"""What an engine and a trial box told, and what follows from it: pure functions."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from station.backends.docker.config import GVISOR_HOST_PIDS, Runtime
+from station.core.capabilities import Capabilities, Grade, GuestUid, Level, LimitReport
+from station.core.spec import Spec
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """From `GET /info`. What is not told counts as missing."""
+
+    version: str
+    api: tuple[int, int]
+    cgroup_version: int
+    seccomp: str | None
+    """The name of its default profile; `None`: no seccomp."""
+    apparmor: bool
+    rootless: bool
+    userns: bool
+    controllers: frozenset[str]
+    """Of memory, swap, cpu, pids: those that can be limited."""
+    runtimes: Mapping[str, str] = field(default_factory=dict)
+    """By name the program."""
+    default_runtime: str = "runc"
+    kernel: str = ""
+    os_type: str = ""
+    machine: str = ""
+    live_restore: bool = False
+
+    @classmethod
+    def parse(cls, info: Mapping[str, Any], api: tuple[int, int]) -> EngineFacts:
+        options = _options(info.get("SecurityOptions"))
+        controllers = {"memory": "MemoryLimit", "swap": "SwapLimit", "cpu": "CpuCfsQuota", "pids": "PidsLimit"}
+        told = info.get("Runtimes")
+        runtimes = told if isinstance(told, dict) else {}
+        return cls(
+            version=str(info.get("ServerVersion", "")),
+            api=api,
+            cgroup_version=2 if str(info.get("CgroupVersion", "1")) == "2" else 1,
+            seccomp=options.get("seccomp"),
+            apparmor="apparmor" in options,
+            rootless="rootless" in options,
+            userns="userns" in options,
+            controllers=frozenset(name for name, key in controllers.items() if info.get(key) is True),
+            runtimes={str(name): _program(entry) for name, entry in runtimes.items()},
+            default_runtime=str(info.get("DefaultRuntime") or "runc"),
+            kernel=str(info.get("KernelVersion", "")),
+            os_type=str(info.get("OSType", "")),
+            machine=str(info.get("Architecture", "")),
+            live_restore=info.get("LiveRestoreEnabled") is True,
+        )
+
+
+def _options(found: Any) -> dict[str, str]:
+    """`name=seccomp,profile=default` becomes {"seccomp": "default"}."""
+    options = {}
+    for line in found if isinstance(found, list) else ():
+        pairs = dict(part.partition("=")[::2] for part in str(line).split(","))
+        options[pairs.get("name", str(line))] = pairs.get("profile", "")
+    return options
+
+
+def _program(entry: Any) -> str:
+    found = entry if isinstance(entry, dict) else {}
+    return str(found.get("path") or found.get("runtimeType") or "")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a box told that was made to see whether one can be made."""
+
+    gvisor: bool
+    """Whether its /proc is gVisor's, not the machine's."""
+    containment: str
+    seccomp: bool
+    separate_uid: bool
+    tmp_bytes: int | None
+    """Size of /tmp as programs see it."""
+    quota: bool
+    """Whether the engine's volumes can have a size."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    reason: str
+    remedy: str | None = None
+
+
+def choose_runtime(facts: EngineFacts, wanted: str | None) -> Runtime | Verdict:
+    """The one that is asked for, or the engine's default: never another one."""
+    name = wanted or facts.default_runtime
+    if name not in facts.runtimes:
+        known = ", ".join(sorted(facts.runtimes)) or "none"
+        return Verdict(
+            f"the Docker engine has no runtime {name!r}; it has {known}",
+            "add it to `runtimes` in the engine's daemon.json and restart the engine, or change sandbox.docker_runtime",
+        )
+    program = posixpath.basename(facts.runtimes[name]) or name
+    return Runtime(name, sandboxed_kernel=program.startswith("runsc") or "runsc" in facts.runtimes[name])
+
+
+def refusal(facts: EngineFacts) -> Verdict | None:
+    """Why no box may be made with such an engine; `None`: try it."""
+    if facts.os_type != "linux":
+        return Verdict(f"the engine runs {facts.os_type or 'unknown'} containers; Station needs Linux ones")
+    if facts.machine not in ("x86_64", "amd64", "aarch64", "arm64"):
+        return Verdict(f"the engine runs on {facts.machine or 'an unknown machine'}, for which Station has no guest")
+    if facts.seccomp is None:
+        return Verdict(
+            "the engine reports no seccomp, without which no box is confined",
+            "use a kernel with CONFIG_SECCOMP_FILTER and an engine built with seccomp",
+        )
+    return None
+
+
+def grade_of(runtime: Runtime, *, gvisor: bool) -> Grade:
+    """A kernel of its own is believed when the box shows it."""
+    return Grade.USER_KERNEL if runtime.sandboxed_kernel and gvisor else Grade.CONTAINER
+
+
+def capabilities_of(facts: EngineFacts, runtime: Runtime, trial: Trial, images: Mapping[str, str]) -> Capabilities:
+    """What `probe` answers once a trial box has run. `images`: by runtime, `linux` for none."""
+    return Capabilities(
+        "docker",
+        available=True,
+        grade=grade_of(runtime, gvisor=trial.gvisor),
+        limits=limit_reports(facts, runtime, trial),
+        network="none",
+        guest_uid=GuestUid.SEPARATE if trial.separate_uid else GuestUid.SHARED,
+        containment=trial.containment,
+        images=True,
+        image=images["linux"],
+        runtime_images={name: image for name, image in images.items() if name != "linux"},
+        mounts=False,
+        powers=("measurable",),
+        notes=notes(facts, runtime, trial, images["linux"]),
+    )
+
+
+def limit_reports(facts: EngineFacts, runtime: Runtime, trial: Trial) -> dict[str, LimitReport]:
+    version = f"cgroup v{facts.cgroup_version}"
+    # The engine's word for a rootless one: limits need cgroup v2 with systemd, which it tells by these flags.
+    help_ = "cgroup v2 with systemd and delegation" if facts.rootless else "an engine with this cgroup controller"
+    gvisor = runtime.sandboxed_kernel
+    reports = {
+        name: LimitReport(Level.ENFORCED, f"{version} {controller}{' of the whole box' if gvisor else ''}")
+        if controller in facts.controllers
+        else LimitReport(Level.NOT_ENFORCED, f"the engine cannot limit {controller}", help_)
+        for name, controller in (("memory_mb", "memory"), ("cpus", "cpu"), ("pids", "pids"))
+    }
+    if gvisor:
+        # Its threads on the machine are counted, not processes inside.
+        reports["pids"] = LimitReport(
+            Level.NOT_ENFORCED,
+            f"gVisor counts threads of its own on the machine, not processes ({GVISOR_HOST_PIDS} for the whole box)",
+            "the runtime runc",
+        )
+    reports["open_files"] = LimitReport(Level.ENFORCED, "RLIMIT_NOFILE, for each process")
+    reports["workspace_mb"] = (
+        LimitReport(Level.ENFORCED, "project quota of the engine's volume")
+        if trial.quota
+        else LimitReport(
+            Level.NOT_ENFORCED,
+            "the workspace of a kept sandbox is a volume on the engine's disk, which has no quota",
+            "put the engine's data on XFS mounted with pquota",
+        )
+    )
+    sizes = LimitReport(Level.ENFORCED, "size of the tmpfs")
+    reports |= {"tmp_mb": sizes, "shm_mb": sizes}
+    reports["max_file_size_bytes"] = LimitReport(Level.ENFORCED, "RLIMIT_FSIZE")
+    return reports
+
+
+def notes(facts: EngineFacts, runtime: Runtime, trial: Trial, default_image: str) -> tuple[str, ...]:
+    """For doctor."""
+    name = f"Docker Engine {facts.version}, API {facts.api[0]}.{facts.api[1]}, cgroup v{facts.cgroup_version}"
+    said = [f"{name}, runtime {runtime.name}{' (gVisor)' if runtime.sandboxed_kernel else ''}, image {default_image}"]
+    layers = [f"seccomp ({'ours' if facts.seccomp == 'unconfined' else 'the engine’s'}, and the guest’s on user code)"]
+    layers += ["AppArmor"] if facts.apparmor else []
+    layers += ["rootless"] if facts.rootless else []
+    layers += ["user namespaces"] if facts.userns else []
+    said.append("in force: " + ", ".join(layers))
+    if not trial.seccomp:
+        said.append("the guest cannot filter system calls of user code in this runtime")
+    if "swap" not in facts.controllers:
+        said.append("the kernel does not account swap: memory may be swapped beyond the limit (swapaccount=1)")
+    if not facts.live_restore:
+        said.append('boxes end when the engine restarts; "live-restore": true in its daemon.json keeps them')
+    if runtime.sandboxed_kernel and not trial.gvisor:
+        said.append(f"the runtime {runtime.name} shows the machine's own kernel: its grade is container")
+    return tuple(said)
+
+
+def for_spec(capabilities: Capabilities, spec: Spec, *, image: str | None = None) -> Capabilities:
+    """As they hold for one box, with the values, and its image where that is known."""
+    effective = spec.effective
+    reports = {}
+    for name, report in capabilities.limits.items():
+        told = report
+        if name == "workspace_mb" and spec.ephemeral:
+            told = LimitReport(Level.ENFORCED, "size of the tmpfs")
+        if name == "max_file_size_bytes" and effective.max_file_size_bytes is None:
+            told = LimitReport(Level.NOT_ENFORCED, "not asked for")
+        reports[name] = replace(told, value=getattr(effective, name))
+    return replace(capabilities, limits=reports, image=image or capabilities.image, runtime_images={})
+
+
+def unavailable(reason: str, remedy: str | None = None, *, passing: bool = False) -> Capabilities:
+    return Capabilities("docker", available=False, grade=Grade.CONTAINER, reason=reason, remedy=remedy, passing=passing)
