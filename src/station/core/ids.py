@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import secrets
 
 from .errors import InvalidInput
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 MAX_NAME_BYTES = 256
+_UID = re.compile(r"[a-z2-7]{52}")
+_TOOL_ID = re.compile(rf"ses_[{_CROCKFORD}]{{26}}")
 
 
 def new_id(prefix: str, now: float) -> str:
@@ -35,6 +38,16 @@ def check_name(name: str) -> str:
     if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
         raise InvalidInput("a sandbox name must not contain control characters", field="name")
     return name
+
+
+def is_uid(text: str) -> bool:
+    """Whether it has the shape of a wire uid."""
+    return _UID.fullmatch(text) is not None
+
+
+def is_tool_id(text: str) -> bool:
+    """Whether it has the shape of the id of one life of a sandbox (`SandboxRecord.tool_id`)."""
+    return _TOOL_ID.fullmatch(text) is not None
 
 
 def uid_of(deployment: str, name: str) -> str:

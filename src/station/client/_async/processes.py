@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, to_bytes, url
+from station.client._build import Call, Data, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -127,6 +127,11 @@ class AsyncProcesses:
     def __init__(self, connection: AsyncConnection, sandbox_id: str) -> None:
         self._connection = connection
         self._path = ("sandboxes", sandbox_id, "processes")
+
+    @staticmethod
+    def new_id() -> str:
+        """An id that no process has: for `exec(process_id=...)`, so that another task or program can `get` it."""
+        return process_id()
 
     async def list(self) -> list[ProcessView]:
         """Those that run and those that ended and are still kept, oldest first."""

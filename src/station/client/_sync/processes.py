@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, to_bytes, url
+from station.client._build import Call, Data, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -128,6 +128,11 @@ class Processes:
     def __init__(self, connection: Connection, sandbox_id: str) -> None:
         self._connection = connection
         self._path = ("sandboxes", sandbox_id, "processes")
+
+    @staticmethod
+    def new_id() -> str:
+        """An id that no process has: for `exec(process_id=...)`, so that another task or program can `get` it."""
+        return process_id()
 
     def list(self) -> list[ProcessView]:
         """Those that run and those that ended and are still kept, oldest first."""

@@ -1,0 +1,134 @@
+"""Whose call it is: one connection to the station, and the sandboxes that may be reached through it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from station.client._async.client import AsyncClient
+from station.client._async.sandbox import AsyncSandbox
+from station.client._build import Isolated
+from station.core.errors import SandboxNotFound
+from station.core.wire import StationView
+
+from .inputs import OpenInput
+from .scope import Scope
+
+T = TypeVar("T")
+ANSWER_BYTES = 8 * 1024 * 1024
+_REMEMBERED = 256
+
+
+class Caller:
+    """What it remembers only spares questions: another one of the same scope, or this one after a restart of any part,
+    reaches the same sandboxes.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        scope: Scope,
+        where: Isolated | None = None,
+        *,
+        answer_bytes: int = ANSWER_BYTES,
+    ) -> None:
+        self.client = client
+        self.scope = scope
+        self.where: Isolated = where or {}
+        """Where code is to run: the operator's choice, not the model's."""
+        self.answer_bytes = answer_bytes
+        """What one answer may be as JSON."""
+        self._known: dict[str, AsyncSandbox] = {}
+        """By id, those that were found to be ours."""
+        self._default: AsyncSandbox | None = None
+        self._station: StationView | None = None
+
+    async def station(self) -> StationView:
+        """What the operator set, asked once."""
+        if self._station is None:
+            self._station = await self.client.info()
+        return self._station
+
+    async def open(self, wanted: OpenInput) -> AsyncSandbox:
+        """Get or create by name; the view tells whether it was made. Raises what `AsyncClient.open` does."""
+        name = self.scope.name_of(wanted.session_key)
+        where: Isolated = {**self.where}
+        if wanted.image is not None:
+            where["image"] = wanted.image
+        if name != self.scope.default:
+            where.pop("mount", None)  # the folder is the default sandbox's alone
+        sandbox = await self.client.open(
+            name,
+            runtime=None if wanted.runtime == "linux" else wanted.runtime,
+            timeout_seconds=wanted.timeout_seconds,
+            temporary=self.scope.is_temporary(name),
+            **where,
+        )
+        self._remember(await self.client.get_by_id(id_of(sandbox)))
+        return sandbox
+
+    async def sandbox(self, sandbox_id: str | None) -> AsyncSandbox:
+        """The sandbox of that id, or the default one, opened at need.
+
+        Raises SandboxNotFound for an id that is not there, or is somebody else's: both look the same.
+        """
+        if sandbox_id is not None:
+            return self._known.get(sandbox_id) or self._remember(await self._find(sandbox_id))
+        while self._default is None:
+            await self.open(OpenInput())
+        return self._default
+
+    async def existing(self, sandbox_id: str | None) -> AsyncSandbox:
+        """As `sandbox`, but nothing is opened: SandboxNotFound where the default one is not there."""
+        if sandbox_id is None and self._default is None:
+            named = await self.client.get(self.scope.default)
+            return self._remember(await self.client.get_by_id(id_of(named)))
+        return await self.sandbox(sandbox_id)
+
+    async def within(self, sandbox_id: str | None, work: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+        """`work` in that sandbox. A default one that has been removed meanwhile is opened again."""
+        sandbox = await self.sandbox(sandbox_id)
+        try:
+            return await work(sandbox)
+        except SandboxNotFound:
+            self.forget(sandbox)
+            if sandbox_id is not None:
+                raise _unknown(sandbox_id) from None
+            return await work(await self.sandbox(None))
+
+    def forget(self, sandbox: AsyncSandbox) -> None:
+        """It may be gone. Repeating is no error."""
+        self._known.pop(id_of(sandbox), None)
+        if self._default is not None and id_of(self._default) == id_of(sandbox):
+            self._default = None
+
+    async def _find(self, sandbox_id: str) -> AsyncSandbox:
+        try:
+            sandbox = await self.client.get_by_id(sandbox_id)
+        except SandboxNotFound:
+            raise _unknown(sandbox_id) from None
+        # The API takes ids of another kind too, which mean whatever life the name has.
+        if id_of(sandbox) != sandbox_id or not self.scope.owns(sandbox.name):
+            raise _unknown(sandbox_id)
+        return sandbox
+
+    def _remember(self, sandbox: AsyncSandbox) -> AsyncSandbox:
+        while len(self._known) >= _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[id_of(sandbox)] = sandbox
+        if sandbox.name == self.scope.default:
+            self._default = sandbox
+        return sandbox
+
+
+def id_of(sandbox: AsyncSandbox) -> str:
+    """What the tools call it."""
+    return sandbox.view.tool_id
+
+
+def _unknown(sandbox_id: str) -> SandboxNotFound:
+    return SandboxNotFound(
+        f"there is no sandbox {sandbox_id[:80]!r}, or it is not yours; call sandbox_open for one, or leave sandbox_id "
+        "out to use the default one",
+        sandbox_id=sandbox_id[:80],
+    )

@@ -1,0 +1,40 @@
+"""What may help after a command failed: a sentence for the model, decided from what is known."""
+
+from __future__ import annotations
+
+import re
+
+from station.core.endings import EndingKind
+from station.core.wire import MAX_TIMEOUT_SECONDS
+
+_NO_NAME = re.compile(
+    r"temporary failure (in name resolution|resolving)|could not resolve|name or service not known|getaddrinfo"
+    r"|network is unreachable|no address associated|failed to establish a new connection|unable to look up",
+    re.IGNORECASE,
+)
+_SYSTEM_PACKAGES = re.compile(r"/var/lib/(apt|dpkg)|are you root|read-only file system", re.IGNORECASE)
+_INSTALLS = re.compile(r"\b(apt|apt-get|dpkg|dnf|yum|apk)\b")
+
+
+def after(ending: EndingKind, command: str, said: str, network: str) -> str | None:
+    """`command` is what was run, `said` what it wrote, `network` what the sandbox can reach. `None`: nothing known."""
+    if ending is EndingKind.TIMED_OUT:
+        return (
+            f"timeout_seconds sets the time limit, up to {MAX_TIMEOUT_SECONDS:g}; sandbox_start runs what takes longer"
+        )
+    if ending is EndingKind.OOM:
+        return "it needs more memory than the sandbox may use; work on less at once, or ask the operator for more"
+    if ending is not EndingKind.EXITED:
+        return None
+    no_network = network == "none"
+    if no_network and _INSTALLS.search(command) and (_SYSTEM_PACKAGES.search(said) or _NO_NAME.search(said)):
+        return (
+            "this sandbox has no network and its system packages cannot be changed; the operator allows both with "
+            "allow_network: true, on a backend with images"
+        )
+    if no_network and _NO_NAME.search(said):
+        return (
+            "this sandbox has no network (network: none); the operator allows it with allow_network: true, on a "
+            "backend that can"
+        )
+    return None
