@@ -39,7 +39,7 @@ def test_installing_system_packages_without_a_network_names_the_operators_settin
         "ping: connect: Network is unreachable",
         "NewConnectionError: Failed to establish a new connection",
         "fatal: unable to look up example.com (port 9418) (Name or service not known)",
-        "getaddrinfo EAI_AGAIN registry.npmjs.org",
+        "getaddrinfo EAI_AGAIN registry.example.org",
     ],
 )
 def test_what_needed_the_network_learns_that_there_is_none(said: str) -> None:

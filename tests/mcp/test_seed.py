@@ -40,7 +40,7 @@ async def test_installing_system_packages_fails_with_what_the_operator_can_do(to
 
 async def test_installing_python_packages_fails_with_what_the_operator_can_do(tools: Tools) -> None:
     # The installer's own attempts take long; it may be missing too. What it says is what this program says.
-    asks = "python -c 'import urllib.request as u; u.urlopen(\"https://pypi.org\")'"
+    asks = "python -c 'import urllib.request as u; u.urlopen(\"https://example.org\")'"
     done = await tools.call("sandbox_exec", {"command": f"pip install --retries 0 pandas numpy && {asks} || {asks}"})
     assert done["exit_code"] != 0
     assert "network: none" in done["hint"], done.text
