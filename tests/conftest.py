@@ -70,13 +70,26 @@ def client_ran(pytestconfig: pytest.Config) -> Callable[[str], None]:
     return lambda client: pytestconfig.stash[RAN].update([("client", client)])
 
 
+def pytest_testnodedown(node: object, error: object) -> None:
+    """A process that ran a part of the tests tells what it used."""
+    config: pytest.Config = node.config  # type: ignore[attr-defined]
+    told = getattr(node, "workeroutput", {})
+    config.stash[RAN].update({tuple(key): count for key, count in told.get("ran", [])})
+    # Every process has collected all of them.
+    config.stash[LEFT_OUT] = Counter(dict(told.get("left_out", [])))
+
+
 def _missing(config: pytest.Config) -> list[tuple[str, str]]:
     expected = [(kind, name) for kind in KINDS for name in config.getoption(f"--expect-{kind}s").split(",") if name]
     return [what for what in expected if not config.stash[RAN][what]]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if exitstatus == pytest.ExitCode.OK and _missing(session.config):
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["ran"] = list(session.config.stash[RAN].items())
+        told["left_out"] = list(session.config.stash[LEFT_OUT].items())
+    elif exitstatus == pytest.ExitCode.OK and _missing(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import mcp_types as types
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client

@@ -13,8 +13,8 @@ from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote_from_bytes
 
 from station.core.codec import from_plain, to_plain
-from station.core.errors import InternalError, InvalidInput, SandboxNotFound
-from station.core.ids import check_name, is_tool_id, is_uid, new_id, uid_of
+from station.core.errors import InternalError, InvalidInput, ProcessNotFound, SandboxNotFound
+from station.core.ids import check_name, is_process_id, is_tool_id, is_uid, new_id, uid_of
 from station.core.paths import decode_name, encode_name
 from station.core.records import Owner
 from station.core.spec import Limits, Mount
@@ -215,6 +215,13 @@ def known_id(given: str) -> str:
     """`given` itself. Raises SandboxNotFound for what no sandbox can have as its id: it is to stand in a path."""
     if not is_uid(given) and not is_tool_id(given):
         raise SandboxNotFound(f"there is no sandbox with the id {given[:80]!r}; `list` tells those there are")
+    return given
+
+
+def known_process_id(given: str) -> str:
+    """`given` itself. Raises ProcessNotFound for what no process can have as its id: it is to stand in a path."""
+    if not is_process_id(given):
+        raise ProcessNotFound(f"there is no process {given[:80]!r} in this sandbox")
     return given
 
 

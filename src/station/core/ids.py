@@ -12,6 +12,7 @@ from .errors import InvalidInput
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 MAX_NAME_BYTES = 256
 _UID = re.compile(r"[a-z2-7]{52}")
+_PROCESS_ID = re.compile(r"prc_[A-Za-z0-9_-]{1,64}")
 _TOOL_ID = re.compile(rf"ses_[{_CROCKFORD}]{{26}}")
 
 
@@ -48,6 +49,11 @@ def is_uid(text: str) -> bool:
 def is_tool_id(text: str) -> bool:
     """Whether it has the shape of the id of one life of a sandbox (`SandboxRecord.tool_id`)."""
     return _TOOL_ID.fullmatch(text) is not None
+
+
+def is_process_id(text: str) -> bool:
+    """Whether it may name a process: `prc_` and up to 64 letters, digits, `_` or `-`."""
+    return _PROCESS_ID.fullmatch(text) is not None
 
 
 def uid_of(deployment: str, name: str) -> str:

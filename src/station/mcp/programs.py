@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import suppress
 
 from station.client._async.processes import AsyncProcess
 from station.client._async.sandbox import AsyncSandbox
-from station.client._build import process_id
 from station.client.results import ExecResult
-from station.core.errors import InvalidInput, ProcessNotFound
+from station.core.errors import InvalidInput
 
 from . import progress, replies, texts
 from .call import Call, Reply, fitted
@@ -18,8 +16,6 @@ from .caller import id_of
 from .inputs import ExecInput, KillInput, OutputInput, RunInput, StartInput, from_base64
 from .replies import Taken
 from .results import KillAnswer, RunLimits, StartAnswer
-
-_PROCESS_ID = re.compile(r"prc_[A-Za-z0-9_-]{1,64}")
 
 
 async def run(call: Call, wanted: RunInput) -> Reply:
@@ -44,7 +40,7 @@ async def run(call: Call, wanted: RunInput) -> Reply:
 
 async def exec_(call: Call, wanted: ExecInput) -> Reply:
     async def work(sandbox: AsyncSandbox) -> tuple[AsyncSandbox, ExecResult]:
-        prc = process_id()
+        prc = sandbox.processes.new_id()
         running = sandbox.exec(
             wanted.command,
             cwd=wanted.cwd,
@@ -78,7 +74,7 @@ async def start(call: Call, wanted: StartInput) -> Reply:
 
 async def output(call: Call, wanted: OutputInput) -> Reply:
     sandbox = await call.caller.existing(wanted.sandbox_id)
-    process = await _process(sandbox, wanted.process_id)
+    process = await sandbox.processes.get(wanted.process_id)
     most = wanted.max_bytes or await call.shown_bytes()
     taken, full = await _read(process, wanted, most)
     view = process.view if process.view.state == "ended" else await process.info()
@@ -110,7 +106,7 @@ async def _read(process: AsyncProcess, wanted: OutputInput, most: int) -> tuple[
 
 async def kill(call: Call, wanted: KillInput) -> Reply:
     sandbox = await call.caller.existing(wanted.sandbox_id)
-    process = await _process(sandbox, wanted.process_id)
+    process = await sandbox.processes.get(wanted.process_id)
     if process.view.state == "ended":
         answer = KillAnswer(True, process.id, running=False, exit_code=process.view.exit_code, already_ended=True)
         return Reply(answer, f"{process.id} had ended already")
@@ -124,13 +120,6 @@ async def kill(call: Call, wanted: KillInput) -> Reply:
     running = process.view.ending is None
     text = f"{process.id} was sent the signal and runs on" if running else f"{process.id} has ended"
     return Reply(KillAnswer(True, process.id, running, exit_code=process.view.exit_code), text)
-
-
-async def _process(sandbox: AsyncSandbox, given: str) -> AsyncProcess:
-    """Raises ProcessNotFound, also for what no process can have as its id: it is to stand in a path."""
-    if not _PROCESS_ID.fullmatch(given):
-        raise ProcessNotFound(f"there is no process {given[:80]!r} in this sandbox")
-    return await sandbox.processes.get(given)
 
 
 def _files(wanted: RunInput) -> dict[str, str | bytes]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, process_id, to_bytes, url
+from station.client._build import Call, Data, known_process_id, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -141,7 +141,8 @@ class Processes:
 
     def get(self, process_id: str) -> Process:
         """A handle of a process that somebody started. Raises ProcessNotFound."""
-        answer = self._connection.request(Call("GET", url(*self._path, process_id), replay=True))
+        path = url(*self._path, known_process_id(process_id))
+        answer = self._connection.request(Call("GET", path, replay=True))
         return Process(self._connection, self._path[1], from_plain(ProcessView, answer))
 
     def start(self, request: ExecRequest) -> Process:
