@@ -30,6 +30,7 @@ from station.mcp.tools import TOOLS, output_schema
 
 UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LEGACY = "2025-06-18"
+WAIT = "until [ -e go ]; do sleep 0.05; done"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,11 @@ async def remove(client: AsyncClient, scope: Scope) -> None:
     for view in await client.list():
         if scope.owns(view.name):
             await client.delete(view.name)
+
+
+def pid_of(home: Path) -> int:
+    """Of the station that runs."""
+    return int((home / "station.lock").read_text().split()[0])
 
 
 def environment(home: Path, **env: str) -> dict[str, str]:

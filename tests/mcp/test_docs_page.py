@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from mcp import Client, StdioServerParameters
 
+from station import Client
 from station.cli.app import app
-from tests.acceptance.conftest import state_directory
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
@@ -110,16 +109,6 @@ def env(home: Path, tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
 
-async def test_a_snippet_starts_the_tools(env: dict[str, str]):
-    name, *args = command(json.loads(blocks("json")[0])["mcpServers"]["station"])
-    program = StdioServerParameters(command=name, args=args, env=env)
-    async with Client(program) as station:
-        assert "sandbox_exec" in [tool.name for tool in (await station.list_tools()).tools]
-        answer = await station.call_tool("sandbox_exec", {"command": "echo $((6 * 7))"})
-        assert answer.structured_content
-        assert answer.structured_content["stdout"] == "42\n"
-
-
 def test_the_example_does_its_task(env: dict[str, str]):
     program = [sys.executable, str(ROOT / "docs_src" / "agent_tools.py")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=50, env=env)
@@ -128,25 +117,12 @@ def test_the_example_does_its_task(env: dict[str, str]):
     assert done.stdout.splitlines() == said
 
 
-def test_the_example_over_http_finds_the_tools(env: dict[str, str], served: tuple[str, str]):
-    url, token = served
+def test_the_example_over_http_finds_the_tools(env: dict[str, str], home: Path, client: Client):
+    client.info()  # so the station is there, and listens
+    url = json.loads((home / "listening.json").read_text())["url"]
+    token = (home / "operator.token").read_text().strip()
     (text,) = [text for text in blocks("python") if "streamable_http_client" in text]
     code = text.replace(ADDRESS, f"{url}/mcp")
     program = [sys.executable, "-c", code]
     done = subprocess.run(program, capture_output=True, text=True, timeout=50, env={**env, "STN_TOKEN": token})
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, str]]:
-    """The address of a station that listens, and its token."""
-    with state_directory("") as directory:
-        command = [sys.executable, "-m", "station", "serve", "--listen", "127.0.0.1:0", "--json"]
-        env = {**os.environ, "STN_HOME": str(directory)}
-        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            try:
-                assert process.stdout
-                told = json.loads(process.stdout.readline())
-                yield told["url"], Path(told["token_file"]).read_text(encoding="ascii").strip()
-            finally:
-                process.terminate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,11 +13,16 @@ import anyio.to_thread
 import pytest
 
 from station import Client
-from tests.mcp.driver import Tools, in_memory, over_http, over_stdio, raw
-from tests.observer import Observer, descendants
+from tests.mcp.driver import WAIT, Tools, in_memory, over_http, over_stdio, raw
+from tests.observer import Observer, command_line, descendants, pids
 
 TREE = "sleep 1001 & (setsid sleep 1002 &) ; trap '' TERM; sh -c 'sleep 1003; :'; sleep 1004"
-TRANSPORTS = ["memory", "stdio", pytest.param("stdio-legacy", marks=pytest.mark.full), "http", "http-legacy"]
+# The others too, in tests/interop: with a tree that is easier to end.
+TRANSPORTS = [
+    "memory",
+    "http-legacy",
+    *(pytest.param(x, marks=pytest.mark.full) for x in ("stdio", "stdio-legacy", "http")),
+]
 
 
 @asynccontextmanager
@@ -41,7 +45,7 @@ class Inside:
 
     def __init__(self, observer: Observer, client: Client, sandbox_id: str) -> None:
         self.observer = observer
-        [self.uid] = [view.id for view in client.list() if view.tool_id == sandbox_id]
+        self.uid = client.get_by_id(sandbox_id).id
         self.idle = self.now()
 
     def now(self) -> set[int]:
@@ -78,7 +82,7 @@ async def test_a_cancelled_call_ends_the_commands_whole_tree(
 
 async def test_a_cancelled_run_ends_its_box(home: Path, client: Client, observer: Observer) -> None:
     def sleeps() -> bool:
-        return any("1017" in argv for argv in _command_lines())
+        return any("1017" in command_line(pid) for pid in pids())
 
     async with reached("stdio", home) as tools:
         task = asyncio.create_task(tools.run("import subprocess; subprocess.run(['sleep', '1017'])"))
@@ -86,16 +90,6 @@ async def test_a_cancelled_run_ends_its_box(home: Path, client: Client, observer
         task.cancel()
         await asyncio.wait({task})
         await anyio.to_thread.run_sync(observer.until, lambda: not sleeps(), "the program is left", 15)
-
-
-def _command_lines() -> list[list[str]]:
-    found = []
-    for pid in (name for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0"))
-        except OSError:
-            continue
-    return found
 
 
 async def test_a_cancellation_means_the_call_of_that_session_and_no_other(
@@ -115,9 +109,6 @@ async def test_a_cancellation_means_the_call_of_that_session_and_no_other(
         async with asyncio.timeout(20):
             assert (await second)["exit_code"] == 0
         await one.close()
-
-
-WAIT = "until [ -e go ]; do sleep 0.05; done"
 
 
 async def test_at_the_end_of_its_input_commands_end_and_so_does_the_process(
@@ -157,6 +148,5 @@ async def test_a_sandbox_outlives_the_process_that_opened_it_and_its_started_pro
         await inside.until_begun(1)
         await server.hang_up()
     assert len(inside.now()) > len(inside.idle)
-    [name] = [view.name for view in client.list() if view.tool_id == opened["sandbox_id"]]
-    client.delete(name)
+    client.get_by_id(opened["sandbox_id"]).delete()
     await inside.until(lambda: not inside.now(), "the box is left")

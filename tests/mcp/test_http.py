@@ -50,8 +50,7 @@ async def test_both_revisions_are_answered_and_the_token_decides_which_sandbox(
         assert (await two.read("f"))["contents"] == mode
         opened = await one.open()
         assert (await two.open())["sandbox_id"] == opened["sandbox_id"]
-        [view] = [view for view in client.list() if view.tool_id == opened["sandbox_id"]]
-        assert view.name.startswith("token:")
+        assert client.get_by_id(opened["sandbox_id"]).name.startswith("token:")
         await one.close()
 
 
@@ -83,12 +82,11 @@ async def test_a_body_over_the_bound_is_413_and_the_next_call_works(http: httpx2
     assert done["result"]["structuredContent"]["stdout"] == "ok\n"
 
 
-async def test_the_largest_file_fits_and_a_larger_one_is_an_error_of_the_tool(home: Path, client: Client) -> None:
+async def test_the_largest_file_fits_in_a_request(home: Path, client: Client) -> None:
     client.info()
     async with over_http(home) as tools:
         size = 16 * 1024 * 1024
         assert (await tools.write("big", "x" * size))["size_bytes"] == size
-        assert (await tools.write("big", "x" * (size + 1))).error["code"] == "too_large"
         await tools.close()
 
 

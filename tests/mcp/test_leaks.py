@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.driver import Raw, in_memory, raw
+from tests.mcp.driver import Raw, in_memory, pid_of, raw
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -19,10 +19,6 @@ AT_ONCE = 4
 # What may come and go: connections, pages of an allocator.
 NOISE_FDS, NOISE_TASKS = 6, 2
 NOISE_RSS = 12 * 1024 * 1024
-
-
-def pid_of(home: Path) -> int:
-    return int((home / "station.lock").read_text().split()[0])
 
 
 def descriptors(pid: int) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.mcp.driver import Tools, over_http, over_stdio
-
-WAIT = "until [ -e go ]; do sleep 0.05; done"
+from station import Client
+from tests.mcp.driver import WAIT, Tools, over_http
 
 
 @asynccontextmanager
@@ -27,19 +24,15 @@ async def waiting(tools: Tools, command: str = WAIT, **options: Any) -> AsyncIte
         await asyncio.wait({task})
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http", pytest.param("http-legacy", marks=pytest.mark.full)])
-async def test_progress_tells_what_is_written_while_the_command_runs(
-    transport: str, home: Path, client: Any, ran: Callable[[str], None]
-) -> None:
-    ran("bubblewrap")
-    mode = "legacy" if transport == "http-legacy" else "auto"
+async def test_progress_tells_what_is_written_while_the_command_runs(home: Path, client: Client) -> None:
+    """Over each transport: tests/interop."""
     told: asyncio.Queue[tuple[float, str | None]] = asyncio.Queue()
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         await told.put((progress, message))
 
-    async with over_stdio(home) if transport == "stdio" else over_http(home, mode=mode) as tools:
-        await tools.exec("rm -f go")
+    client.info()  # so the station is there, and listens
+    async with over_http(home) as tools:
         async with waiting(tools, f"echo one; {WAIT}; echo two", progress_callback=hear) as task:
             async with asyncio.timeout(20):
                 progress, message = await told.get()

@@ -12,16 +12,11 @@ import pytest
 
 from station import Client
 from tests.acceptance.conftest import Stn
-from tests.mcp.driver import Answer, Tools, in_memory, over_stdio
+from tests.mcp.driver import WAIT, Answer, Tools, in_memory, over_stdio, pid_of
 
 
-def pid_of(home: Path) -> int:
-    return int((home / "station.lock").read_text().split()[0])
-
-
-def name_of(client: Client, opened: Answer) -> str:
-    [name] = [view.name for view in client.list() if view.tool_id == opened["sandbox_id"]]
-    return name
+def delete(client: Client, opened: Answer) -> None:
+    client.get_by_id(opened["sandbox_id"]).delete()
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", pytest.param("host", marks=pytest.mark.full)])
@@ -49,7 +44,7 @@ async def test_a_station_that_died_is_started_again_and_the_files_are_there(
 async def test_a_call_under_way_outlives_its_station(home: Path) -> None:
     async with in_memory(home) as tools:
         await tools.open()
-        task = asyncio.create_task(tools.exec("echo one; touch begun; until [ -e go ]; do sleep 0.05; done; echo two"))
+        task = asyncio.create_task(tools.exec(f"echo one; touch begun; {WAIT}; echo two"))
         while (await tools.read("begun")).failed:
             pass
         os.kill(pid_of(home), signal.SIGKILL)
@@ -63,7 +58,7 @@ async def test_a_default_sandbox_that_was_removed_is_opened_again_in_silence(
 ) -> None:
     opened = await tools.open()
     await tools.write("x", "1")
-    assert stn("rm", name_of(client, opened)).returncode == 0
+    assert stn("rm", client.get_by_id(opened["sandbox_id"]).name).returncode == 0
     done = await tools.exec("ls; echo ok")
     assert done["stdout"] == "ok\n"
     assert done["sandbox_id"] != opened["sandbox_id"]
@@ -78,7 +73,7 @@ async def test_so_it_is_for_every_tool_that_opens_one(tools: Tools, client: Clie
         "sandbox_fs_delete": {"path": "x"},
     }
     opened = await tools.open()
-    client.delete(name_of(client, opened))
+    delete(client, opened)
     assert (await tools.call(name, arguments[name]))["sandbox_id"] != opened["sandbox_id"]
 
 
@@ -86,7 +81,7 @@ async def test_a_sandbox_given_by_its_id_is_never_opened_again(tools: Tools, cli
     default, other = await tools.open(), await tools.open(session_key="other")
     started = await tools.start("sleep 1000", sandbox_id=other["sandbox_id"])
     for opened in (default, other):
-        client.delete(name_of(client, opened))
+        delete(client, opened)
         given = {"sandbox_id": opened["sandbox_id"]}
         for answer in (
             await tools.exec("true", **given),
@@ -103,7 +98,7 @@ async def test_a_sandbox_given_by_its_id_is_never_opened_again(tools: Tools, cli
 async def test_the_output_of_a_sandbox_that_was_removed_is_gone_with_it(tools: Tools, client: Client) -> None:
     opened = await tools.open()
     started = await tools.start("sleep 1000")
-    client.delete(name_of(client, opened))
+    delete(client, opened)
     for answer in (await tools.output(started["process_id"]), await tools.kill(started["process_id"])):
         assert answer.error["code"] in ("sandbox_not_found", "process_not_found"), answer.text
     assert (await tools.exec("echo ok"))["stdout"] == "ok\n"
@@ -118,16 +113,14 @@ async def test_closing_twice_is_no_error_and_closes_once(tools: Tools) -> None:
 
 
 async def test_closing_the_default_that_was_removed_meanwhile_says_so(tools: Tools, client: Client) -> None:
-    client.delete(name_of(client, await tools.open()))
+    delete(client, await tools.open())
     assert (await tools.close())["already_closed"] is True
 
 
 async def test_files_wait_for_the_next_opening_where_they_are_to_stay(anywhere: Tools) -> None:
-    opened = await anywhere.open()
     await anywhere.write("kept", "x")
     await anywhere.start("sleep 1000")
     assert (await anywhere.close(delete_workspace=False))["already_closed"] is False
     assert (await anywhere.exec("cat kept"))["stdout"] == "x"
     assert (await anywhere.close(delete_workspace=True))["already_closed"] is False
     assert (await anywhere.read("kept")).error["code"] == "file_not_found"
-    assert opened["created"]

@@ -65,7 +65,7 @@ def test_every_spelling_means_the_field_that_is_listed(
 
 
 def test_every_spelling_that_is_taken_stands_in_the_table_above() -> None:
-    taken = {(name, key) for name, tool in TOOLS.items() for key in getattr(tool.takes, "SPELLINGS", {})}
+    taken = {(name, key) for name, tool in TOOLS.items() for key in tool.spellings}
     assert taken == {(name, spelling) for name, spelling, *_ in SPELLINGS}
 
 

@@ -98,7 +98,7 @@ def test_the_page_mentions_every_field_every_tool_and_every_spelling() -> None:
         for found in (*objects(input_schema(tool)), *objects(output_schema(tool))):
             for field in found["properties"]:
                 assert f"`{field}`" in section or f"{field}" in section, (name, field)
-        for spelling in getattr(tool.takes, "SPELLINGS", {}):
+        for spelling in tool.spellings:
             assert f"`{spelling}`" in section, (name, spelling)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 
 class Uses:
+    """In memory alone. The owner of the records writes down what is `noted`, and forgets it then."""
+
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._last: dict[str, float] = {}
@@ -36,6 +38,6 @@ class Uses:
         return list(self._last)
 
     def forget(self, uid: str, at: float | None = None) -> None:
-        """It is written down. Where it was used again after `at`, that is still to be written."""
+        """Its record has the use at `at`: one after that is still to be written. `None`: it is deleted."""
         if at is None or self._last.get(uid) == at:
             self._last.pop(uid, None)

@@ -2,8 +2,9 @@
 nothing; a sandbox belongs to the caller (a process, a token), never to an MCP session.
 
     inputs, results   one dataclass each for what a tool takes and answers: the schemas, descriptions and docs
-    tools             the table of all tools; programs, files, sandboxes: what they do
-    caller            whose call it is, and which sandboxes that caller may reach
-    texts             results as text for a model; errors: failures that it can act on
-    server            the MCP server over a table and a caller; stdio and http: its two transports
+    tools             the table of all tools; programs, filetools, lifecycle: what they do
+    caller            whose call it is; scope: which sandboxes that caller may reach
+    call              one call and its reply; progress: what is told meanwhile
+    replies           from what happened to a reply, with texts and hints; errors: failures that a model can act on
+    server            the MCP server over the table and a caller; stdio and http: its two transports; docs: its page
 """

@@ -26,10 +26,6 @@ class Call:
         """Of each output stream, what an answer shows."""
         return (await self.caller.station()).max_stdout_bytes
 
-    async def fitted(self, render: Callable[[int], Reply]) -> Reply:
-        """`render` of what an answer shows of each stream, or of less where that has no room."""
-        return fitted(render, await self.shown_bytes(), self.caller.answer_bytes)
-
 
 @dataclass(frozen=True)
 class Image:
@@ -64,7 +60,12 @@ def fitted(render: Callable[[int], Reply], most: int, room: int) -> Reply:
         size = reply.json_bytes()
         if size <= room or most <= _LEAST_BYTES:
             return reply
-        most = max(_LEAST_BYTES, min(most * room // size, most * 3 // 4))
+        most = max(_LEAST_BYTES, less(most, size, room))
+
+
+def less(most: int, size: int, room: int) -> int:
+    """What to try after an answer with `most` of something was `size` bytes, and more than there is `room` for."""
+    return min(most * room // size, most * 3 // 4)
 
 
 def _without_absent(value: Any) -> Any:

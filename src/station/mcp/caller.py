@@ -34,8 +34,7 @@ class Caller:
     ) -> None:
         self.client = client
         self.scope = scope
-        self.where: Isolated = where or {}
-        """Where code is to run: the operator's choice, not the model's."""
+        self._where: Isolated = where or {}
         self.answer_bytes = answer_bytes
         """What one answer may be as JSON."""
         self._known: dict[str, AsyncSandbox] = {}
@@ -49,14 +48,20 @@ class Caller:
             self._station = await self.client.info()
         return self._station
 
+    def where(self, name: str | None) -> Isolated:
+        """Where the sandbox of that name, or a fresh one (`None`), is to run: the operator's choice, not the model's.
+        The folder is the default sandbox's alone."""
+        where: Isolated = {**self._where}
+        if name != self.scope.default:
+            where.pop("mount", None)
+        return where
+
     async def open(self, wanted: OpenInput) -> AsyncSandbox:
         """Get or create by name; the view tells whether it was made. Raises what `AsyncClient.open` does."""
         name = self.scope.name_of(wanted.session_key)
-        where: Isolated = {**self.where}
+        where = self.where(name)
         if wanted.image is not None:
             where["image"] = wanted.image
-        if name != self.scope.default:
-            where.pop("mount", None)  # the folder is the default sandbox's alone
         sandbox = await self.client.open(
             name,
             runtime=None if wanted.runtime == "linux" else wanted.runtime,

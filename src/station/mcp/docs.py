@@ -33,8 +33,7 @@ def page() -> str:
 
 
 def _tool(tool: Tool) -> str:
-    spellings: dict[str, str] = getattr(tool.takes, "SPELLINGS", {})
-    also = ", ".join(f"`{other}` for `{name}`" for other, name in spellings.items())
+    also = ", ".join(f"`{other}` for `{name}`" for other, name in tool.spellings.items())
     parts = [
         f"## {tool.name}\n",
         tool.does,

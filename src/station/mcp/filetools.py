@@ -12,7 +12,7 @@ from station.core.paths import WORKSPACE
 from station.core.wire import FileEntry, FileList, FileWritten
 
 from . import texts
-from .call import Call, Image, Reply, fitted, image_type
+from .call import Call, Image, Reply, fitted, image_type, less
 from .caller import id_of
 from .inputs import MAX_WRITE_BYTES, DeleteInput, ListInput, ReadInput, WriteInput
 from .results import DeleteAnswer, Entry, ListAnswer, ReadAnswer, WriteAnswer
@@ -59,14 +59,14 @@ async def read(call: Call, wanted: ReadInput) -> Reply:
 
 
 async def list_(call: Call, wanted: ListInput) -> Reply:
-    limit = wanted.limit
+    limit, room = wanted.limit, call.caller.answer_bytes
     while True:
         reply = await _page(call, wanted, limit)
         size = reply.json_bytes()
-        if size <= call.caller.answer_bytes or limit == 1:
+        if size <= room or limit == 1:
             return reply
-        # Only the station knows where a shorter page ends.
-        limit = max(1, min(limit * call.caller.answer_bytes // size, limit * 3 // 4))
+        # Not `fitted`: only the station knows where a shorter page ends.
+        limit = max(1, less(limit, size, room))
 
 
 async def _page(call: Call, wanted: ListInput, limit: int) -> Reply:

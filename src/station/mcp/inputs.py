@@ -28,7 +28,9 @@ Seconds = Annotated[float, Ge(MIN_TIMEOUT_SECONDS), Le(MAX_TIMEOUT_SECONDS)]
 # The kernel's bound; one that is longer is not even asked for.
 Path = Annotated[str, MaxLen(4096)]
 Spellings = dict[str, str]
-_COMMAND: Spellings = {"cmd": "command", "workdir": "cwd", "timeout": "timeout_seconds"}
+SandboxId = Annotated[
+    str | None, Field(description="From sandbox_open. Default: the default sandbox, opened when needed.")
+]
 
 
 @dataclass(frozen=True)
@@ -76,44 +78,41 @@ class OpenInput:
 
 
 @dataclass(frozen=True)
-class ExecInput:
-    """`sandbox_exec`"""
+class CommandInput:
+    """What `sandbox_exec` and `sandbox_start` have in common."""
 
     __pydantic_config__ = STRICT
-    SPELLINGS: ClassVar[Spellings] = _COMMAND
+    SPELLINGS: ClassVar[Spellings] = {"cmd": "command", "workdir": "cwd", "timeout": "timeout_seconds"}
 
-    command: str | list[str]
-    """A line for the shell (bash where there is one, else sh), or a program and its arguments as a list."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
-    cwd: str = "/workspace"
-    """Working directory; a relative one counts from /workspace."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Environment variables, on top of the sandbox's."""
-    stdin: str | None = None
-    """What the command reads on standard input. Default: nothing."""
+    # Not docstrings below them: pydantic looks for those in a class itself, not in its bases.
+    command: Annotated[
+        str | list[str],
+        Field(
+            description="A line for the shell (bash where there is one, else sh), or a program and its arguments as a "
+            "list."
+        ),
+    ]
+    sandbox_id: SandboxId = None
+    cwd: Annotated[str, Field(description="Working directory; a relative one counts from /workspace.")] = "/workspace"
+    env: Annotated[dict[str, str], Field(description="Environment variables, on top of the sandbox's.")] = field(
+        default_factory=dict
+    )
+    stdin: Annotated[str | None, Field(description="What it reads on standard input. Default: nothing.")] = None
+
+
+@dataclass(frozen=True)
+class ExecInput(CommandInput):
+    """`sandbox_exec`"""
+
     timeout_seconds: Seconds | None = None
     """End the command, with all that it started, after that long. Default: 120, unless sandbox_open or the operator set
     another. For what is to go on longer, use sandbox_start."""
 
 
 @dataclass(frozen=True)
-class StartInput:
+class StartInput(CommandInput):
     """`sandbox_start`"""
 
-    __pydantic_config__ = STRICT
-    SPELLINGS: ClassVar[Spellings] = _COMMAND
-
-    command: str | list[str]
-    """A line for the shell, or a program and its arguments as a list."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
-    cwd: str = "/workspace"
-    """Working directory; a relative one counts from /workspace."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Environment variables, on top of the sandbox's."""
-    stdin: str | None = None
-    """What the command reads on standard input. Default: nothing."""
     timeout_seconds: Seconds | None = None
     """End it after that long. Default: no limit."""
 
@@ -176,8 +175,7 @@ class WriteInput:
     """Permission bits, octal. Default: 0644 for a new file; one that exists keeps its own."""
     overwrite: bool = True
     """Whether a file that exists may be replaced."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
+    sandbox_id: SandboxId = None
 
     def to_bytes(self) -> bytes:
         """Raises InvalidInput unless there is exactly one content, and for damaged base64."""
@@ -203,8 +201,7 @@ class ReadInput:
     """First byte wanted; `next_offset` of the last answer goes on where that ended."""
     encoding: Literal["utf-8", "base64"] | None = None
     """Default: text where it is UTF-8, else base64."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
+    sandbox_id: SandboxId = None
 
 
 @dataclass(frozen=True)
@@ -220,8 +217,7 @@ class ListInput:
     """At most so many entries."""
     cursor: Path | None = None
     """`next_cursor` of the last answer, to go on where that ended."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
+    sandbox_id: SandboxId = None
 
 
 @dataclass(frozen=True)
@@ -233,8 +229,7 @@ class DeleteInput:
     """Relative to /workspace, or absolute below /workspace, /home/node or /tmp."""
     recursive: bool = False
     """Needed for a folder with anything in it."""
-    sandbox_id: str | None = None
-    """From sandbox_open. Default: the default sandbox, opened when needed."""
+    sandbox_id: SandboxId = None
 
 
 @dataclass(frozen=True)

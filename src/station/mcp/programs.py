@@ -20,7 +20,6 @@ from .results import KillAnswer, RunLimits, StartAnswer
 
 async def run(call: Call, wanted: RunInput) -> Reply:
     station = await call.caller.station()
-    where = {key: value for key, value in call.caller.where.items() if key != "mount"}
     work = call.caller.client.run(
         wanted.code,
         runtime=wanted.runtime or "python",
@@ -30,7 +29,7 @@ async def run(call: Call, wanted: RunInput) -> Reply:
         files=_files(wanted),
         artifacts=wanted.artifacts,
         timeout_seconds=wanted.timeout_seconds,
-        **where,  # type: ignore[arg-type] # the keys of Isolated but one
+        **call.caller.where(None),
     )
     result = await progress.beside(work, call.tell)
     most, room = station.max_stdout_bytes, call.caller.answer_bytes
@@ -53,7 +52,11 @@ async def exec_(call: Call, wanted: ExecInput) -> Reply:
 
     sandbox, result = await call.caller.within(wanted.sandbox_id, work)
     sandbox_id, network = id_of(sandbox), sandbox.isolation.network
-    return await call.fitted(lambda most: replies.exec_reply(wanted, sandbox_id, network, result, most))
+    return fitted(
+        lambda cut: replies.exec_reply(wanted, sandbox_id, network, result, cut),
+        await call.shown_bytes(),
+        call.caller.answer_bytes,
+    )
 
 
 async def start(call: Call, wanted: StartInput) -> Reply:

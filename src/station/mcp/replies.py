@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from station.client.results import Chunk, ExecResult, Output, RunResult
 from station.core.display import plain
@@ -221,7 +221,7 @@ def _images(artifacts: list[Artifact], result: RunResult, room: int) -> tuple[Im
     found: list[Image] = []
     for item in artifacts:
         kind = image_type(result.artifacts[item.path])
-        coded: Any = item.content_base64
+        coded = item.content_base64
         if kind and coded and len(coded) <= room:
             room -= len(coded)
             found.append(Image(kind, coded))

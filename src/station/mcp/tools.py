@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,6 +31,12 @@ class Tool:
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
+
+    @property
+    def spellings(self) -> Mapping[str, str]:
+        """Other names that are taken for its fields, and the field that each means."""
+        found: dict[str, str] = getattr(self.takes, "SPELLINGS", {})
+        return found
 
     async def __call__(self, call: Call, arguments: dict[str, Any]) -> Reply:
         """Raises StationError."""
@@ -157,19 +163,15 @@ TOOLS: dict[str, Tool] = {
 
 def parse(tool: Tool, arguments: dict[str, Any]) -> Any:
     """The input of `tool` from what a model gave. Raises InvalidInput that names the field and what it should be."""
-    given = _spelled(tool, arguments)
-    # Absent and null are one: models write either.
-    given = {name: value for name, value in given.items() if value is not None}
-    return from_json(tool.takes, json.dumps(given).encode(), strict=True)
+    return from_json(tool.takes, json.dumps(_spelled(tool, arguments)).encode(), strict=True)
 
 
 def _spelled(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Every spelling as the one that the schema has."""
-    spellings: dict[str, str] = getattr(tool.takes, "SPELLINGS", {})
+    """Every spelling as the one that the schema has. Absent and null are one: models write either."""
     given: dict[str, Any] = {}
     said: dict[str, str] = {}
     for name, value in arguments.items():
-        known = spellings.get(name, name)
+        known = tool.spellings.get(name, name)
         if value is None:
             continue
         if known in given and given[known] != value:

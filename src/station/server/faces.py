@@ -52,7 +52,8 @@ class Faces:
         return self.find(path) is not None
 
     async def aclose(self) -> None:
-        """Every face is left when this returns, within 5 seconds. Repeating is no error."""
+        """Every face is left when this returns, or was cancelled and that logged. Calls under way get `CALLS_SECONDS`
+        to end; all of it takes 6 seconds at most. Repeating is no error."""
         await asyncio.gather(*(face.aclose() for face in self._faces.values()))
 
     def hurry(self) -> None:

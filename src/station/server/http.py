@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def hurry(self) -> None:
-        """They are not finished."""
+        """Requests that run are cut off."""
         self.force_exit = True
 
 

@@ -45,7 +45,7 @@ def parse(text: str) -> Address:
     # Not looked up: what a resolver says of it is not ours to trust.
     address = _ip("127.0.0.1" if host.lower() == "localhost" else host)
     here = isinstance(address, ipaddress.IPv6Address) == (found["six"] is not None) and _is_loopback(address)
-    if address is None or not here:
+    if not here:
         raise InvalidInput(
             f"listen: {host!r} is no loopback address (127.0.0.0/8, [::1] or localhost). Another address needs TLS, "
             "which is not there yet: listen on a loopback address and put a TLS proxy in front of it",

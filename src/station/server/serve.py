@@ -10,10 +10,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import uvloop
 
 import station as package
 from station.core.errors import StationError, Unavailable
@@ -82,7 +84,7 @@ def run(home: Path, options: Options | None = None) -> int:
         except (StationError, OSError) as error:
             sys.stderr.write(f"stn: {error}\n")
             return _failed(error, options)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, lock, tcp, options))
     raise AssertionError("nothing above swallows an error")
 
@@ -216,11 +218,3 @@ async def _keep_house(station: Station, lock: homes.Lock, stop: _Stop, *, end_wh
         if end_when_idle and station.is_idle() and not stop.asked.is_set():
             log.info("nobody needs this station: no live box, no request for %g minutes", station.settings.idle_minutes)
             stop.ask()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
