@@ -26,7 +26,7 @@ a failure of Station from a program that ends with 125 itself.
 On a terminal, control sequences in output and names are shown instead of obeyed, colours excepted (`--raw` passes
 them); into a file or pipe every byte goes as it is.
 """
-NOTE = "<!-- Written by scripts/pages.py from src/station/mcp (guide.md, inputs, results, tools): change those. -->"
+NOTE = "<!-- Written by scripts/pages.py from src/station/mcp (guide.md, inputs, answers, tools): change those. -->"
 
 
 def cli() -> str:

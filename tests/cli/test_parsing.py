@@ -9,6 +9,7 @@ import pytest
 
 from station.cli import app, files, run, shared, text
 from station.core import errors
+from station.core.display import escape
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_into_a_pipe_every_byte_goes_as_it_is():
 
 def test_names_are_escaped_in_tables():
     assert "\x1b" not in text.table(("A", "B"), [("\x1b[2J", "x\ny")])
-    assert text.escape("a\x1b\udcff\u202eü") == "a\\x1b\\xff\\u202eü"
+    assert escape("a\x1b\udcff\u202eü") == "a\\x1b\\xff\\u202eü"
 
 
 @pytest.mark.parametrize(

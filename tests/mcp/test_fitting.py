@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from station.client.results import Chunk, ExecResult, RunResult
 from station.core.endings import Ending
 from station.core.wire import Content, ProcessView, StreamView
+from station.mcp.answers import RunLimits
 from station.mcp.call import Reply, fitted
-from station.mcp.inputs import ExecInput
+from station.mcp.inputs import ExecInput, RunInput
 from station.mcp.replies import Taken, exec_reply, output_reply, run_reply
-from station.mcp.results import RunLimits
 
 ROOM = 50_000
 ENDED = ProcessView("prc_1", "uid", ["x"], False, "/workspace", "ended", 0.0, ending=Ending.exited(0), exit_code=0)
@@ -83,12 +83,12 @@ def test_a_hole_stands_at_the_beginning_of_an_answer_or_not_in_it() -> None:
 
 def test_artifacts_without_room_are_named_and_the_small_ones_stay() -> None:
     picture = b"\x89PNG\r\n\x1a\n" + b"p" * 6000
-    artifacts = {"a.txt": b"text\n", "b.png": picture, "c.bin": b"\0" * ROOM}
+    artifacts = {"a.bin": b"\0" * ROOM, "b.txt": b"text\n", "c.png": picture}
     result = RunResult(Ending.exited(0), stream(b'"' * 100_000), stream(b""), artifacts=artifacts)
     limits = RunLimits(120.0, 200_000)
-    reply: Reply = fitted(lambda most: run_reply(result, limits, most, ROOM), 200_000, ROOM)
+    reply: Reply = fitted(lambda most: run_reply(RunInput("x"), result, limits, most, ROOM), 200_000, ROOM)
     assert reply.json_bytes() <= ROOM
     kept = {item.path: item.content_base64 is not None for item in reply.value.artifacts}
-    assert kept == {"a.txt": True, "b.png": True, "c.bin": False}
+    assert kept == {"a.bin": False, "b.txt": True, "c.png": True}, "a large one takes no room from the others"
     assert [image.mime_type for image in reply.images] == ["image/png"]
-    assert "c.bin, 50000 bytes: too large" in reply.text
+    assert "a.bin, 50000 bytes: too large" in reply.text

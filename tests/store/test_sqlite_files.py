@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from station.core.errors import InternalError, StorageFull, Unavailable
-from station.store._sqlite import open_database, roll_back, translated
+from station.store.database import open_database, roll_back, translated
 from station.store.sqlite import SqliteRegistry
 from station.worker.journal import Journal
 

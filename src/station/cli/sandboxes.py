@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from station.core.display import escape
 from station.core.errors import SandboxNotFound, StationError
 
 from .shared import (
@@ -23,7 +24,7 @@ from .shared import (
     parse_limits,
     print_json,
 )
-from .text import ago, escape, isolation_line, table, until
+from .text import ago, isolation_line, table, until
 
 if TYPE_CHECKING:
     from station.core.wire import SandboxView

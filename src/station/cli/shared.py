@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from station.core.display import escape
 from station.core.endings import Ending, EndingKind
 from station.core.errors import InvalidInput, StationError
-
-from .text import escape
 
 if TYPE_CHECKING:
     from station.client._sync.client import Client

@@ -14,8 +14,6 @@ from station.core.display import COLOUR, escape
 if TYPE_CHECKING:
     from station.core.capabilities import Isolation
 
-__all__ = ["Passage", "ago", "dim", "escape", "isolation_line", "table", "until"]
-
 # The beginning of what may become a colour once the next chunk is there.
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,64})?\Z")
 _HARMLESS = "\n\t\r\b"

@@ -211,14 +211,14 @@ def named(name: str) -> str:
     return uid_of(Owner.deployment, check_name(name))
 
 
-def known_id(given: str) -> str:
+def check_sandbox_id(given: str) -> str:
     """`given` itself. Raises SandboxNotFound for what no sandbox can have as its id: it is to stand in a path."""
     if not is_uid(given) and not is_tool_id(given):
         raise SandboxNotFound(f"there is no sandbox with the id {given[:80]!r}; `list` tells those there are")
     return given
 
 
-def known_process_id(given: str) -> str:
+def check_process_id(given: str) -> str:
     """`given` itself. Raises ProcessNotFound for what no process can have as its id: it is to stand in a path."""
     if not is_process_id(given):
         raise ProcessNotFound(f"there is no process {given[:80]!r} in this sandbox")

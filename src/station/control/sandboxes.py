@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from station.core.errors import BoxLost, SandboxFailed, SandboxNotFound, StationError
-from station.core.ids import check_name, new_id, uid_of
+from station.core.ids import check_name, new_tool_id, uid_of
 from station.core.records import Owner, SandboxRecord, Timers
 from station.core.spec import LifecycleClass, Limits, Spec
 from station.core.states import State, check_transition
@@ -26,8 +26,6 @@ from .uses import Uses
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-_TOOL_PREFIX = "ses"
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Sandboxes:
         self._failpoint = failpoint
         self._locks = KeyedLocks()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._tool_ids = ToolIds(registry)
+        self._tool_ids = ToolIds()
         self._going: set[str] = set()
         self.uses = Uses(now)
         """Written down by `flush`."""
@@ -100,9 +98,14 @@ class Sandboxes:
         found = await self._registry.list()
         return Listing([self._seen(r) for r in found.records if r.state is not State.TOMBSTONE], found.damaged)
 
-    async def uid_of_tool(self, tool_id: str) -> str:
+    def know(self, records: Iterable[SandboxRecord]) -> None:
+        """All that there are, before anything is looked up by tool id or written."""
+        for record in records:
+            self._tool_ids.note(record)
+
+    def uid_of_tool(self, tool_id: str) -> str:
         """The sandbox whose present life has that tool id. Raises SandboxNotFound, also for one of an earlier life."""
-        return await self._tool_ids.uid_of(tool_id)
+        return self._tool_ids.uid_of(tool_id)
 
     async def delete(self, uid: str, *, tool_id: str | None = None) -> None:
         """Box, processes, files and name are gone; only the generation is remembered. Also for one that never was.
@@ -191,7 +194,7 @@ class Sandboxes:
         assert record is not None
         check_same(record, request, timeout_seconds=self._defaults().timeout_seconds)
         if not record.tool_id:  # of a station that gave none yet
-            record = await self._put(record, tool_id=new_id(_TOOL_PREFIX, self._now()))
+            record = await self._put(record, tool_id=new_tool_id(self._now()))
         return await self._running(record), False
 
     async def _ready(self, uid: str) -> SandboxRecord:
@@ -244,7 +247,7 @@ class Sandboxes:
             last_active_at=now,
             fence=old.fence if old else 0,
             timers=Timers(remove_after_idle_seconds=defaults.idle_timeout_seconds if request.temporary else None),
-            tool_id=new_id(_TOOL_PREFIX, now),
+            tool_id=new_tool_id(now),
             timeout_seconds=request.timeout_seconds,
         )
         claimed = await (self._registry.put(claim) if old else self._registry.create(claim))

@@ -23,6 +23,11 @@ def new_id(prefix: str, now: float) -> str:
     return f"{prefix}_{text}"
 
 
+def new_tool_id(now: float) -> str:
+    """The id of one life of a sandbox (`SandboxRecord.tool_id`)."""
+    return new_id("ses", now)
+
+
 def check_name(name: str) -> str:
     """`name` itself, if it may name a sandbox: 1 to 256 bytes of UTF-8, no control character, no blank at either end.
 

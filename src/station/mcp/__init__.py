@@ -1,8 +1,8 @@
 """The agent's tools over MCP: a face over the client. It translates calls, bounds what a model gets to see, and decides
 nothing; a sandbox belongs to the caller (a process, a token), never to an MCP session.
 
-    inputs, results   one dataclass each for what a tool takes and answers: the schemas, descriptions and docs
-    tools             the table of all tools; programs, filetools, lifecycle: what they do
+    inputs, answers   one dataclass each for what a tool takes and answers: the schemas, descriptions and docs
+    tools             the table of all tools; programs, files, lifecycle: what they do
     caller            whose call it is; scope: which sandboxes that caller may reach
     call              one call and its reply; progress: what is told meanwhile
     replies           from what happened to a reply, with texts and hints; errors: failures that a model can act on

@@ -36,7 +36,7 @@ class Image:
 @dataclass(frozen=True)
 class Reply:
     value: Any
-    """One of `results`: the structured content."""
+    """One of `answers`: the structured content."""
     text: str
     """The same for a model to read."""
     images: tuple[Image, ...] = ()

@@ -69,43 +69,37 @@ class Caller:
             temporary=self.scope.is_temporary(name),
             **where,
         )
-        self._remember(await self.client.get_by_id(id_of(sandbox)))
-        return sandbox
+        return self._remember(sandbox.this_life())
 
-    async def sandbox(self, sandbox_id: str | None) -> AsyncSandbox:
-        """The sandbox of that id, or the default one, opened at need.
+    async def within(
+        self, sandbox_id: str | None, work: Callable[[AsyncSandbox], Awaitable[T]], *, opens: bool = True
+    ) -> T:
+        """`work` in the sandbox of that id, or in the default one, which is made where there is none and `opens`. One
+        that was remembered and is gone is looked for again.
 
-        Raises SandboxNotFound for an id that is not there, or is somebody else's: both look the same.
+        Raises SandboxNotFound where there is none, or it is somebody else's: both look the same.
         """
-        if sandbox_id is not None:
-            return self._known.get(sandbox_id) or self._remember(await self._find(sandbox_id))
-        while self._default is None:
-            await self.open(OpenInput())
-        return self._default
-
-    async def existing(self, sandbox_id: str | None) -> AsyncSandbox:
-        """As `sandbox`, but nothing is opened: SandboxNotFound where the default one is not there."""
-        if sandbox_id is None and self._default is None:
-            named = await self.client.get(self.scope.default)
-            return self._remember(await self.client.get_by_id(id_of(named)))
-        return await self.sandbox(sandbox_id)
-
-    async def within(self, sandbox_id: str | None, work: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
-        """`work` in that sandbox. A default one that has been removed meanwhile is opened again."""
-        sandbox = await self.sandbox(sandbox_id)
+        sandbox = await self._sandbox(sandbox_id, opens)
         try:
             return await work(sandbox)
         except SandboxNotFound:
             self.forget(sandbox)
-            if sandbox_id is not None:
-                raise _unknown(sandbox_id) from None
-            return await work(await self.sandbox(None))
+        return await work(await self._sandbox(sandbox_id, opens))
 
     def forget(self, sandbox: AsyncSandbox) -> None:
         """It may be gone. Repeating is no error."""
         self._known.pop(id_of(sandbox), None)
         if self._default is not None and id_of(self._default) == id_of(sandbox):
             self._default = None
+
+    async def _sandbox(self, sandbox_id: str | None, opens: bool) -> AsyncSandbox:
+        if sandbox_id is not None:
+            return self._known.get(sandbox_id) or self._remember(await self._find(sandbox_id))
+        if self._default is not None:
+            return self._default
+        if opens:
+            return await self.open(OpenInput())
+        return self._remember((await self.client.get(self.scope.default)).this_life())
 
     async def _find(self, sandbox_id: str) -> AsyncSandbox:
         try:

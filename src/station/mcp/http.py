@@ -119,7 +119,10 @@ def _sandbox_of(scope: AsgiScope) -> str | None:
         raise InvalidInput(
             f"the address of the tools knows ?sandbox=NAME, not {unknown[0][:80]!r}", field=unknown[0][:80]
         )
-    return query["sandbox"][-1] if "sandbox" in query else None
+    names = query.get("sandbox", [])
+    if len(names) > 1:
+        raise InvalidInput("the address of the tools names two sandboxes", field="sandbox")
+    return names[0] if names else None
 
 
 def _face(inner: ASGIApp) -> ASGIApp:

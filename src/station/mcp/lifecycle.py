@@ -6,10 +6,10 @@ from station.client._async.sandbox import AsyncSandbox
 from station.core.errors import SandboxNotFound
 
 from . import texts
+from .answers import CloseAnswer, OpenAnswer
 from .call import Call, Reply
 from .caller import id_of
 from .inputs import CloseInput, OpenInput
-from .results import CloseAnswer, OpenAnswer
 
 
 async def open_(call: Call, wanted: OpenInput) -> Reply:
@@ -33,23 +33,17 @@ async def open_(call: Call, wanted: OpenInput) -> Reply:
 
 
 async def close(call: Call, wanted: CloseInput) -> Reply:
+    async def work(sandbox: AsyncSandbox) -> AsyncSandbox:
+        await sandbox.info()  # to delete what is not there is no error
+        await sandbox.delete(keep_files=not wanted.delete_workspace)
+        return sandbox
+
     try:
-        sandbox = await _present(call, wanted.sandbox_id)
+        sandbox = await call.caller.within(wanted.sandbox_id, work, opens=False)
     except SandboxNotFound:
         return Reply(CloseAnswer(True, already_closed=True), "there was no such sandbox any more")
-    await sandbox.delete(keep_files=not wanted.delete_workspace)
-    call.caller.forget(sandbox)
+    if wanted.delete_workspace:
+        call.caller.forget(sandbox)
     gone = "its files are gone, the user's folder stays" if sandbox.view.mount else "its files are gone"
     kept = gone if wanted.delete_workspace else "its files wait for the next sandbox_open of that name"
     return Reply(CloseAnswer(True, already_closed=False), f"closed {id_of(sandbox)}; {kept}")
-
-
-async def _present(call: Call, sandbox_id: str | None) -> AsyncSandbox:
-    """One that is remembered may have been removed meanwhile. Raises SandboxNotFound."""
-    sandbox = await call.caller.existing(sandbox_id)
-    try:
-        await sandbox.info()
-    except SandboxNotFound:
-        call.caller.forget(sandbox)
-        sandbox = await call.caller.existing(sandbox_id)
-    return sandbox

@@ -11,11 +11,11 @@ from station.client.results import ExecResult
 from station.core.errors import InvalidInput
 
 from . import progress, replies, texts
+from .answers import KillAnswer, RunLimits, StartAnswer
 from .call import Call, Reply, fitted
 from .caller import id_of
 from .inputs import ExecInput, KillInput, OutputInput, RunInput, StartInput, from_base64
 from .replies import Taken
-from .results import KillAnswer, RunLimits, StartAnswer
 
 
 async def run(call: Call, wanted: RunInput) -> Reply:
@@ -34,7 +34,7 @@ async def run(call: Call, wanted: RunInput) -> Reply:
     result = await progress.beside(work, call.tell)
     most, room = station.max_stdout_bytes, call.caller.answer_bytes
     limits = RunLimits(wanted.timeout_seconds or station.timeout_seconds, most)
-    return fitted(lambda cut: replies.run_reply(result, limits, cut, room), most, room)
+    return fitted(lambda cut: replies.run_reply(wanted, result, limits, cut, room), most, room)
 
 
 async def exec_(call: Call, wanted: ExecInput) -> Reply:
@@ -76,17 +76,20 @@ async def start(call: Call, wanted: StartInput) -> Reply:
 
 
 async def output(call: Call, wanted: OutputInput) -> Reply:
-    sandbox = await call.caller.existing(wanted.sandbox_id)
-    process = await sandbox.processes.get(wanted.process_id)
     most = wanted.max_bytes or await call.shown_bytes()
-    taken, full = await _read(process, wanted, most)
-    view = process.view if process.view.state == "ended" else await process.info()
-    all_there = view.state == "ended" and not full
-    return fitted(
-        lambda cut: replies.output_reply(id_of(sandbox), view, taken, wanted.encoding, cut, all_there=all_there),
-        most,
-        call.caller.answer_bytes,
-    )
+
+    async def work(sandbox: AsyncSandbox) -> Reply:
+        process = await sandbox.processes.get(wanted.process_id)
+        taken, full = await _read(process, wanted, most)
+        view = process.view if process.view.state == "ended" else await process.info()
+        all_there = view.state == "ended" and not full
+        return fitted(
+            lambda cut: replies.output_reply(id_of(sandbox), view, taken, wanted.encoding, cut, all_there=all_there),
+            most,
+            call.caller.answer_bytes,
+        )
+
+    return await call.caller.within(wanted.sandbox_id, work, opens=False)
 
 
 async def _read(process: AsyncProcess, wanted: OutputInput, most: int) -> tuple[dict[str, Taken], bool]:
@@ -108,21 +111,23 @@ async def _read(process: AsyncProcess, wanted: OutputInput, most: int) -> tuple[
 
 
 async def kill(call: Call, wanted: KillInput) -> Reply:
-    sandbox = await call.caller.existing(wanted.sandbox_id)
-    process = await sandbox.processes.get(wanted.process_id)
-    if process.view.state == "ended":
-        answer = KillAnswer(True, process.id, running=False, exit_code=process.view.exit_code, already_ended=True)
-        return Reply(answer, f"{process.id} had ended already")
-    if wanted.signal is None:
-        await process.cancel()
-        # TERM, and KILL a second later: it does not run on for long.
-        await process.wait(timeout_seconds=10)
-    else:
-        await process.signal(wanted.signal)
-        await process.info()
-    running = process.view.ending is None
-    text = f"{process.id} was sent the signal and runs on" if running else f"{process.id} has ended"
-    return Reply(KillAnswer(True, process.id, running, exit_code=process.view.exit_code), text)
+    async def work(sandbox: AsyncSandbox) -> Reply:
+        process = await sandbox.processes.get(wanted.process_id)
+        if process.view.state == "ended":
+            answer = KillAnswer(True, process.id, running=False, exit_code=process.view.exit_code, already_ended=True)
+            return Reply(answer, f"{process.id} had ended already")
+        if wanted.signal is None:
+            await process.cancel()
+            # TERM, and KILL a second later: it does not run on for long.
+            await process.wait(timeout_seconds=10)
+        else:
+            await process.signal(wanted.signal)
+            await process.info()
+        running = process.view.ending is None
+        text = f"{process.id} was sent the signal and runs on" if running else f"{process.id} has ended"
+        return Reply(KillAnswer(True, process.id, running, exit_code=process.view.exit_code), text)
+
+    return await call.caller.within(wanted.sandbox_id, work, opens=False)
 
 
 def _files(wanted: RunInput) -> dict[str, str | bytes]:

@@ -11,9 +11,9 @@ from station.core.display import plain
 from station.core.wire import ProcessView
 
 from . import hints, texts
+from .answers import Artifact, ExecAnswer, OutputAnswer, RunAnswer, RunLimits
 from .call import Image, Reply, image_type
-from .inputs import ExecInput
-from .results import Artifact, ExecAnswer, OutputAnswer, RunAnswer, RunLimits
+from .inputs import ExecInput, RunInput
 
 _SHOWN_ARTIFACT_BYTES = 20_000
 _TOO_LARGE = "too large for an answer; make it smaller, or keep a sandbox open and read it in parts"
@@ -70,7 +70,7 @@ def exec_reply(wanted: ExecInput, sandbox_id: str, network: str, result: ExecRes
     return Reply(answer, text)
 
 
-def run_reply(result: RunResult, limits: RunLimits, most: int, room: int) -> Reply:
+def run_reply(wanted: RunInput, result: RunResult, limits: RunLimits, most: int, room: int) -> Reply:
     """With at most `most` bytes of each stream, and artifacts of at most half of `room`."""
     stdout, stderr = _streams(result, most)
     isolation = texts.isolation(result.isolation) if result.isolation else "unknown"
@@ -92,7 +92,7 @@ def run_reply(result: RunResult, limits: RunLimits, most: int, room: int) -> Rep
         artifacts=artifacts,
         artifacts_missing=list(result.artifacts_missing),
         error=None if result.ok else _sentence(result),
-        hint=None if result.ok else hints.after(result.ending.kind, "", stderr.text, network),
+        hint=None if result.ok else hints.after(result.ending.kind, wanted.code, stderr.text + stdout.text, network),
     )
     text = texts.lines(
         f"{_sentence(result)} after {answer.duration_ms:g} ms · {isolation}",
@@ -189,40 +189,49 @@ def _exec_hint(wanted: ExecInput, network: str, result: ExecResult, said: str) -
     return None
 
 
+def _admitted(sizes: dict[str, int], room: int) -> set[str]:
+    """Those for which there is room, one after the other; one that is too large takes none from the others."""
+    found = set()
+    for name, size in sizes.items():
+        if size <= room:
+            room -= size
+            found.add(name)
+    return found
+
+
 def _artifacts(result: RunResult, room: int) -> list[Artifact]:
     """With their content, as long as there is `room` for it in bytes."""
-    found = []
-    for path, content in sorted(result.artifacts.items()):
-        room -= len(content)
-        coded = base64.b64encode(content).decode() if room >= 0 else None
-        found.append(Artifact(path, len(content), coded))
-    return found
+    contents = dict(sorted(result.artifacts.items()))
+    held = _admitted({path: len(content) for path, content in contents.items()}, room)
+    return [
+        Artifact(path, len(content), base64.b64encode(content).decode() if path in held else None)
+        for path, content in contents.items()
+    ]
 
 
 def _artifact_texts(artifacts: list[Artifact], result: RunResult, room: int) -> list[str]:
     """Small text files are shown, as long as there is `room` for them in bytes."""
+    small = {item.path: item.size_bytes for item in artifacts if item.content_base64 and _is_small_text(result, item)}
+    held = _admitted(small, room)
     found = []
     for item in artifacts:
         title = f"artifact {texts.named(item.path)}, {item.size_bytes} bytes"
-        content = result.artifacts[item.path]
-        text = texts.as_text(content) if len(content) <= min(room, _SHOWN_ARTIFACT_BYTES) else None
         if item.content_base64 is None:
             found.append(f"{title}: {_TOO_LARGE}")
-        elif text is None:
-            found.append(title)
+        elif item.path in held:
+            found.append(texts.data(title, result.artifacts[item.path].decode()))
         else:
-            room -= len(content)
-            found.append(texts.data(title, text))
+            found.append(title)
     return found
+
+
+def _is_small_text(result: RunResult, item: Artifact) -> bool:
+    return item.size_bytes <= _SHOWN_ARTIFACT_BYTES and texts.as_text(result.artifacts[item.path]) is not None
 
 
 def _images(artifacts: list[Artifact], result: RunResult, room: int) -> tuple[Image, ...]:
     """Those that a model may look at, as long as there is `room` for them as base64."""
-    found: list[Image] = []
-    for item in artifacts:
-        kind = image_type(result.artifacts[item.path])
-        coded = item.content_base64
-        if kind and coded and len(coded) <= room:
-            room -= len(coded)
-            found.append(Image(kind, coded))
-    return tuple(found)
+    kinds = {item.path: image_type(result.artifacts[item.path]) for item in artifacts}
+    coded = {item.path: item.content_base64 for item in artifacts if kinds[item.path] and item.content_base64}
+    held = _admitted({path: len(content) for path, content in coded.items()}, room)
+    return tuple(Image(kinds[path] or "", content) for path, content in coded.items() if path in held)

@@ -11,7 +11,7 @@ from typing import Any
 from station.core.errors import InvalidInput
 from station.validate import adapter, from_json
 
-from . import filetools, inputs, lifecycle, programs, results
+from . import answers, files, inputs, lifecycle, programs
 from .call import Call, Reply
 
 Handler = Callable[[Call, Any], Awaitable[Reply]]
@@ -26,7 +26,7 @@ class Tool:
     takes: type
     """One of `inputs`."""
     answers: type
-    """One of `results`."""
+    """One of `answers`."""
     handler: Handler
     read_only: bool = False
     destructive: bool = False
@@ -53,7 +53,7 @@ TOOLS: dict[str, Tool] = {
             "calculations and for transforming data: give files with `files`, get them back with `artifacts`. Nothing "
             "stays between two calls; for work that goes on, use sandbox_exec.",
             inputs.RunInput,
-            results.RunAnswer,
+            answers.RunAnswer,
             programs.run,
         ),
         Tool(
@@ -62,7 +62,7 @@ TOOLS: dict[str, Tool] = {
             "Get a Linux sandbox whose files stay between calls, or the same one again. Optional: every other tool "
             "opens the default one at need. Open others by `session_key`.",
             inputs.OpenInput,
-            results.OpenAnswer,
+            answers.OpenAnswer,
             lifecycle.open_,
             idempotent=True,
         ),
@@ -72,7 +72,7 @@ TOOLS: dict[str, Tool] = {
             "Run a shell command in a sandbox, to its end, and get its output and exit code. Files stay, processes do "
             "not: what still runs when the command ends is ended too; use sandbox_start for what is to go on.",
             inputs.ExecInput,
-            results.ExecAnswer,
+            answers.ExecAnswer,
             programs.exec_,
             destructive=True,
         ),
@@ -82,7 +82,7 @@ TOOLS: dict[str, Tool] = {
             "Start a program in a sandbox and return at once: a server, a long build. Read what it writes with "
             "sandbox_output, end it with sandbox_kill.",
             inputs.StartInput,
-            results.StartAnswer,
+            answers.StartAnswer,
             programs.start,
             destructive=True,
         ),
@@ -92,7 +92,7 @@ TOOLS: dict[str, Tool] = {
             "Read what a program wrote, by offset, while it runs or afterwards, and learn whether it has ended. Also "
             "for the rest of a long output of sandbox_exec.",
             inputs.OutputInput,
-            results.OutputAnswer,
+            answers.OutputAnswer,
             programs.output,
             read_only=True,
             idempotent=True,
@@ -102,7 +102,7 @@ TOOLS: dict[str, Tool] = {
             "End a program",
             "End a program, with all that it started, or send it a signal.",
             inputs.KillInput,
-            results.KillAnswer,
+            answers.KillAnswer,
             programs.kill,
             destructive=True,
             idempotent=True,
@@ -112,8 +112,8 @@ TOOLS: dict[str, Tool] = {
             "Write a file",
             "Write a file in a sandbox, whole; folders on the way are made. Readers see the old file or the new one.",
             inputs.WriteInput,
-            results.WriteAnswer,
-            filetools.write,
+            answers.WriteAnswer,
+            files.write,
             destructive=True,
             idempotent=True,
         ),
@@ -122,8 +122,8 @@ TOOLS: dict[str, Tool] = {
             "Read a file",
             "Read a file of a sandbox, or a part of it. Pictures are shown.",
             inputs.ReadInput,
-            results.ReadAnswer,
-            filetools.read,
+            answers.ReadAnswer,
+            files.read,
             read_only=True,
             idempotent=True,
         ),
@@ -132,8 +132,8 @@ TOOLS: dict[str, Tool] = {
             "List files",
             "List a folder of a sandbox, sorted by path.",
             inputs.ListInput,
-            results.ListAnswer,
-            filetools.list_,
+            answers.ListAnswer,
+            files.list_,
             read_only=True,
             idempotent=True,
         ),
@@ -142,8 +142,8 @@ TOOLS: dict[str, Tool] = {
             "Delete a file or folder",
             "Delete a file or folder of a sandbox. One that is not there is no error.",
             inputs.DeleteInput,
-            results.DeleteAnswer,
-            filetools.delete,
+            answers.DeleteAnswer,
+            files.delete,
             destructive=True,
             idempotent=True,
         ),
@@ -152,7 +152,7 @@ TOOLS: dict[str, Tool] = {
             "Close a sandbox",
             "End a sandbox with its processes and files, for good. Repeating is no error.",
             inputs.CloseInput,
-            results.CloseAnswer,
+            answers.CloseAnswer,
             lifecycle.close,
             destructive=True,
             idempotent=True,

@@ -31,7 +31,7 @@ def sandbox_id(request: Request) -> str:
 async def in_use(station: Station, request: Request) -> str:
     """The uid of the sandbox of the path, which counts as used until the request ends. Waits where its box is just
     being destroyed. Raises SandboxNotFound where it is gone then, and for a tool id of none."""
-    uid = begin_use(station, request, await station.uid(sandbox_id(request)))
+    uid = begin_use(station, request, station.uid(sandbox_id(request)))
     if station.sandboxes.is_going(uid):
         await station.sandboxes.settled(uid)
     return uid
@@ -40,7 +40,7 @@ async def in_use(station: Station, request: Request) -> str:
 async def live_box(station: Station, request: Request) -> LiveBox:
     """The box of the sandbox of the path, ready for a command, and in use until the request ends."""
     sid = sandbox_id(request)
-    begin_use(station, request, await station.uid(sid))
+    begin_use(station, request, station.uid(sid))
     return await station.live(sid)
 
 
@@ -67,7 +67,7 @@ async def list_(station: Station, request: Request) -> Response:
 
 async def get(station: Station, request: Request) -> Response:
     Query(request)
-    uid = await station.uid(sandbox_id(request))
+    uid = station.uid(sandbox_id(request))
     return answers.one(await sandbox_view(station, await station.sandboxes.get(uid)))
 
 
@@ -76,7 +76,7 @@ async def delete(station: Station, request: Request) -> Response:
     keep_files = Query(request, "keep_files").flag("keep_files")
     sid = sandbox_id(request)
     try:
-        uid = await station.uid(sid)
+        uid = station.uid(sid)
     except SandboxNotFound:
         return answers.nothing()
     tool_id = None if sid == uid else sid

@@ -152,7 +152,9 @@ class Station:
         for part in (self.boxes, self.processes, self.sandboxes, self.pool, self.runs):
             stack.push_async_callback(part.aclose)
         await self._choose_backend()
-        report = await reconcile(await self._registry.list(), self.boxes.backends, self.sandboxes, station=self.id)
+        listing = await self._registry.list()
+        self.sandboxes.know(listing.records)
+        report = await reconcile(listing, self.boxes.backends, self.sandboxes, station=self.id)
         log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
         tasks = await stack.enter_async_context(Tasks())
         tasks.start(self._watchdog.run(), name="memory watchdog")
@@ -161,19 +163,19 @@ class Station:
         """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
         await self._owned.aclose()
 
-    async def uid(self, sid: str) -> str:
+    def uid(self, sid: str) -> str:
         """The uid of a sandbox addressed by that or by its tool id. Raises SandboxNotFound for a tool id of none."""
-        return sid if is_uid(sid) else await self.sandboxes.uid_of_tool(sid)
+        return sid if is_uid(sid) else self.sandboxes.uid_of_tool(sid)
 
     async def live(self, sid: str) -> LiveBox:
         """The box of a sandbox in which a command can run; the next one is made where there is none."""
         self.check_enabled()
-        uid = await self.uid(sid)
+        uid = self.uid(sid)
         live = self.boxes.get(uid)
         if live is None or self.sandboxes.is_going(uid):
             await self.sandboxes.ready(uid)
             # Asked again: meanwhile the name may have begun another life.
-            live = self.boxes.get(await self.uid(sid))
+            live = self.boxes.get(self.uid(sid))
         if live is None:
             raise BoxLost("the box of this sandbox ended as soon as it was made", uid=uid)
         return live

@@ -14,7 +14,7 @@ from station.core.errors import AlreadyExists, Conflict, StationError, Unavailab
 from station.core.records import SandboxRecord
 
 from . import documents
-from ._sqlite import open_database, roll_back, translated
+from .database import open_database, roll_back, translated
 from .registry import Damaged, Listing
 
 T = TypeVar("T")

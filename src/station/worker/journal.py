@@ -16,7 +16,7 @@ from pathlib import Path
 from station.core.codec import from_plain
 from station.core.errors import InternalError, StationError
 from station.core.records import ProcessRecord, ProcessState
-from station.store._sqlite import open_database, roll_back, translated
+from station.store.database import open_database, roll_back, translated
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from station.client._build import (
     RunOptions,
     Snippet,
     check_many,
-    known_id,
+    check_sandbox_id,
     named,
     open_request,
     run_request,
@@ -169,7 +169,7 @@ class AsyncClient:
         By a tool id, everything done through the answer is done to that life alone: once the sandbox was deleted it
         raises SandboxNotFound, also where the name was opened again. Raises SandboxNotFound.
         """
-        view = await view_at(self._connection, known_id(sandbox_id))
+        view = await view_at(self._connection, check_sandbox_id(sandbox_id))
         return AsyncSandbox(self._connection, view, address=sandbox_id)
 
     async def delete(self, name: str, *, keep_files: bool = False) -> None:

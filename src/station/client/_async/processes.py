@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, known_process_id, process_id, to_bytes, url
+from station.client._build import Call, Data, check_process_id, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -140,7 +140,7 @@ class AsyncProcesses:
 
     async def get(self, process_id: str) -> AsyncProcess:
         """A handle of a process that somebody started. Raises ProcessNotFound."""
-        path = url(*self._path, known_process_id(process_id))
+        path = url(*self._path, check_process_id(process_id))
         answer = await self._connection.request(Call("GET", path, replay=True))
         return AsyncProcess(self._connection, self._path[1], from_plain(ProcessView, answer))
 

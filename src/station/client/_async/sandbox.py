@@ -181,6 +181,11 @@ class AsyncSandbox:
         )
         return await self.processes.start(request)
 
+    def this_life(self) -> AsyncSandbox:
+        """The same, but what is done through it is done to the life that was last seen alone: once the sandbox was
+        deleted it raises SandboxNotFound, also where the name was opened again. For as long as this one is open."""
+        return AsyncSandbox(self._connection, self.view, address=self.view.tool_id)
+
     async def info(self) -> SandboxView:
         """What is known of it now; `view` too. Raises SandboxNotFound once it was deleted."""
         if self._address == self.view.id:

@@ -16,7 +16,7 @@ from station.client._build import (
     RunOptions,
     Snippet,
     check_many,
-    known_id,
+    check_sandbox_id,
     named,
     open_request,
     run_request,
@@ -170,7 +170,7 @@ class Client:
         By a tool id, everything done through the answer is done to that life alone: once the sandbox was deleted it
         raises SandboxNotFound, also where the name was opened again. Raises SandboxNotFound.
         """
-        view = view_at(self._connection, known_id(sandbox_id))
+        view = view_at(self._connection, check_sandbox_id(sandbox_id))
         return Sandbox(self._connection, view, address=sandbox_id)
 
     def delete(self, name: str, *, keep_files: bool = False) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, known_process_id, process_id, to_bytes, url
+from station.client._build import Call, Data, check_process_id, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -141,7 +141,7 @@ class Processes:
 
     def get(self, process_id: str) -> Process:
         """A handle of a process that somebody started. Raises ProcessNotFound."""
-        path = url(*self._path, known_process_id(process_id))
+        path = url(*self._path, check_process_id(process_id))
         answer = self._connection.request(Call("GET", path, replay=True))
         return Process(self._connection, self._path[1], from_plain(ProcessView, answer))
 

@@ -12,10 +12,10 @@ from station.core.paths import WORKSPACE
 from station.core.wire import FileEntry, FileList, FileWritten
 
 from . import texts
+from .answers import DeleteAnswer, Entry, ListAnswer, ReadAnswer, WriteAnswer
 from .call import Call, Image, Reply, fitted, image_type, less
 from .caller import id_of
 from .inputs import MAX_WRITE_BYTES, DeleteInput, ListInput, ReadInput, WriteInput
-from .results import DeleteAnswer, Entry, ListAnswer, ReadAnswer, WriteAnswer
 
 
 async def write(call: Call, wanted: WriteInput) -> Reply:
