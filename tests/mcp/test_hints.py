@@ -19,6 +19,17 @@ def test_what_ran_out_of_time_learns_how_to_get_more() -> None:
     assert "sandbox_start" in hint
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["npm install left-pad", "pip install x", "git clone there", "curl example.com", "uv pip install x", "npm ci"],
+)
+def test_what_waited_for_the_network_is_not_told_to_wait_longer(command: str) -> None:
+    hint = after(EndingKind.TIMED_OUT, command, "", "none") or ""
+    assert "no network" in hint
+    assert "timeout_seconds" not in hint
+    assert "timeout_seconds" in (after(EndingKind.TIMED_OUT, command, "", "unrestricted") or "")
+
+
 def test_what_ran_out_of_memory_learns_so() -> None:
     assert "memory" in (after(EndingKind.OOM, "", "", "none") or "")
 
@@ -40,6 +51,7 @@ def test_installing_system_packages_without_a_network_names_the_operators_settin
         "NewConnectionError: Failed to establish a new connection",
         "fatal: unable to look up example.com (port 9418) (Name or service not known)",
         "getaddrinfo EAI_AGAIN registry.example.org",
+        "error: externally-managed-environment",
     ],
 )
 def test_what_needed_the_network_learns_that_there_is_none(said: str) -> None:

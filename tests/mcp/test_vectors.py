@@ -185,11 +185,15 @@ async def test_a_mounted_folder_is_the_default_sandboxs_alone(home: Path, ran: C
         folder = Path(place)
         folder.chmod(0o755)
         folder.joinpath("mine.txt").write_text("mine")
+        folder.joinpath(".bashrc").touch()
         if os.geteuid() == 0:
-            for path in (folder, folder / "mine.txt"):
+            for path in (folder, folder / "mine.txt", folder / ".bashrc"):
                 os.chown(path, 1000, 1000)
         async with in_memory(home, backend="bubblewrap", mount=place) as tools:
             assert (await tools.exec("cat mine.txt && echo new > made.txt"))["stdout"] == "mine"
+            # What git would run is read-only, and trying again is of no use.
+            for refused in (await tools.write(".bashrc", "evil"), await tools.delete(".bashrc")):
+                assert (refused.error["code"], refused.error["retryable"]) == ("refused", False)
             other = await tools.open(session_key="other")
             assert (await tools.list(sandbox_id=other["sandbox_id"]))["entries"] == []
             assert (await tools.run("import os; print(os.listdir('.'))"))["stdout"] == "['main.py']\n"

@@ -53,8 +53,15 @@ def _rows(schema: dict[str, Any], *, required: bool) -> list[str]:
         about = " ".join(field.get("description", "").split())
         must = "**needed.** " if name in needed else ""
         default = f" Default: {json.dumps(field['default'])}." if "default" in field and required else ""
-        rows.append(f"| `{name}` | {_kind(field, schema)} | {must}{about}{default} |")
+        rows.append(f"| `{name}` | {_kind(field, schema)}{_bounds(field)} | {must}{about}{default} |")
     return rows
+
+
+def _bounds(field: dict[str, Any]) -> str:
+    low, high = field.get("minimum"), field.get("maximum")
+    if low is None and high is None:
+        return ""
+    return f", from {low:g}" if high is None else f", {low or 0:g} to {high:,.10g}"
 
 
 def _kind(field: dict[str, Any], schema: dict[str, Any]) -> str:

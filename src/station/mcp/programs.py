@@ -17,6 +17,11 @@ from .caller import id_of
 from .inputs import ExecInput, KillInput, OutputInput, RunInput, StartInput, from_base64
 from .replies import Taken
 
+_UNUSED = (
+    "A sandbox that no call uses for a while is removed with its files, this program too (sandbox_open tells after how "
+    "long): look at it with sandbox_output now and then, or give timeout_seconds, which counts as use."
+)
+
 
 async def run(call: Call, wanted: RunInput) -> Reply:
     station = await call.caller.station()
@@ -71,7 +76,11 @@ async def start(call: Call, wanted: StartInput) -> Reply:
         return sandbox, process
 
     sandbox, process = await call.caller.within(wanted.sandbox_id, work)
-    text = f"started {process.id} in sandbox {id_of(sandbox)}; sandbox_output shows what it writes"
+    kept = sandbox.view.remove_at is None or wanted.timeout_seconds is not None
+    text = texts.lines(
+        f"started {process.id} in sandbox {id_of(sandbox)}; sandbox_output shows what it writes",
+        None if kept else _UNUSED,
+    )
     return Reply(StartAnswer(process.id, id_of(sandbox)), text)
 
 

@@ -92,7 +92,7 @@ def run_reply(wanted: RunInput, result: RunResult, limits: RunLimits, most: int,
         artifacts=artifacts,
         artifacts_missing=list(result.artifacts_missing),
         error=None if result.ok else _sentence(result),
-        hint=None if result.ok else hints.after(result.ending.kind, wanted.code, stderr.text + stdout.text, network),
+        hint=_run_hint(wanted, network, result, stdout, stderr),
     )
     text = texts.lines(
         f"{_sentence(result)} after {answer.duration_ms:g} ms · {isolation}",
@@ -178,6 +178,18 @@ def _streams(result: Output, most: int) -> tuple[Shown, Shown]:
 def _sentence(result: Output) -> str:
     reason = f" ({texts.named(result.ending.reason)})" if result.ending.reason else ""
     return texts.ending(result.ending) + reason
+
+
+def _run_hint(wanted: RunInput, network: str, result: RunResult, stdout: Shown, stderr: Shown) -> str | None:
+    if not result.ok and (hint := hints.after(result.ending.kind, wanted.code, stderr.text + stdout.text, network)):
+        return hint
+    if stdout.truncated or stderr.truncated:
+        total = result.stdout_view.total_bytes + result.stderr_view.total_bytes
+        return (
+            f"{stdout.size + stderr.size} of {total} bytes are shown and the rest is gone: let the program write to a "
+            "file and name it in artifacts, or use sandbox_exec, whose output can be read on"
+        )
+    return None
 
 
 def _exec_hint(wanted: ExecInput, network: str, result: ExecResult, said: str) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -29,6 +30,8 @@ def serve(sandbox: str | None, where: Isolated) -> None:
     `sandbox`: the default one by name; `None`: one of this process's own. Raises InvalidInput for a bad name.
     """
     scope = Scope.of_process(sandbox, time.time())
+    if sys.stdin.isatty():
+        sys.stderr.write("stn: this speaks MCP with the client that starts it (docs/mcp.md); Ctrl-D ends it\n")
     uvloop.run(_serve(scope, where))
 
 

@@ -51,7 +51,10 @@ def decide(headers: Headers, path: str, *, host: str, token: bytes) -> str:
     shown = _values(headers, b"authorization")
     bearer = _BEARER.fullmatch(shown[0]) if len(shown) == 1 else None
     if bearer is None or not hmac.compare_digest(bearer[1], token):
-        raise Unauthenticated("one header is needed here: Authorization: Bearer, and the operator's token after it")
+        raise Unauthenticated(
+            "the token is missing or not this station's: send one header `Authorization: Bearer TOKEN`, with the token "
+            "in operator.token of its state directory"
+        )
     return OPERATOR
 
 
