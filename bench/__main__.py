@@ -15,9 +15,9 @@ from pathlib import Path
 
 from station import AsyncClient, __version__, aconnect
 
-from . import cases, engine
+from . import cases, engine, tools
 
-CASES = ("exec", "many", "run", "sustained", "output", "files", "idle")
+CASES = ("exec", "many", "run", "sustained", "output", "files", "idle", "tools")
 
 
 def arguments() -> argparse.Namespace:
@@ -63,6 +63,7 @@ async def measure(options: argparse.Namespace) -> dict[str, float | str]:
             "output": lambda: cases.output(warm, homes[0]),
             "files": lambda: cases.files(warm, homes[0], options.file_mib * cases.MIB),
             "idle": lambda: cases.idle(warm, options.idle),
+            "tools": lambda: tools.tools(warm, homes[0], options.rounds),
         }
         for name in chosen:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)

@@ -18,12 +18,12 @@ async def timed(action: Action) -> float:
     return time.perf_counter() - begun
 
 
-async def interleaved(actions: dict[str, Action], rounds: int) -> dict[str, float]:
+async def interleaved(actions: dict[str, Action], rounds: int, in_a_row: int = BLOCK) -> dict[str, float]:
     """The median seconds of each action over `rounds` calls or more, in blocks that take turns; the first warms up."""
     samples: dict[str, list[float]] = {name: [] for name in actions}
-    for block in range(-1, -(-rounds // BLOCK)):
+    for block in range(-1, -(-rounds // in_a_row)):
         for name, action in actions.items():
-            taken = [await timed(action) for _ in range(BLOCK)]
+            taken = [await timed(action) for _ in range(in_a_row)]
             if block >= 0:
                 samples[name] += taken
     return {name: statistics.median(taken) for name, taken in samples.items()}

@@ -26,6 +26,7 @@ def build(out_dir: Path, arches: Sequence[str] = ARCHES, *, sanitize: bool = Fal
 
     :raises subprocess.CalledProcessError: the compiler has refused; its words are on stderr.
     """
+    out_dir = out_dir.resolve()  # the compiler runs in the folder of the sources
     out_dir.mkdir(parents=True, exist_ok=True)
     return [_build_one(out_dir, arch, sanitize) for arch in arches]
 

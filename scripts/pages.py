@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/cli.md from the commands themselves. With --check: fails where they differ."""
+"""Writes docs/cli.md from the commands and docs/tools.md from the agent's tools. --check: fails where they differ."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import typer
 
 from station.cli.app import app
+from station.mcp import docs
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 HEAD = """\
 # The command line
 
@@ -25,9 +26,10 @@ a failure of Station from a program that ends with 125 itself.
 On a terminal, control sequences in output and names are shown instead of obeyed, colours excepted (`--raw` passes
 them); into a file or pipe every byte goes as it is.
 """
+NOTE = "<!-- Written by scripts/pages.py from src/station/mcp (guide.md, inputs, answers, tools): change those. -->"
 
 
-def page() -> str:
+def cli() -> str:
     command = typer.main.get_command(app)
     settings = {**(app.info.context_settings or {}), "terminal_width": 100}
     root = typer.Context(command, info_name="stn", **settings)
@@ -44,15 +46,21 @@ def _block(title: str, text: str) -> str:
     return f"## {title}\n\n```\n{text.rstrip()}\n```\n"
 
 
+def tools() -> str:
+    title, _, rest = docs.page().partition("\n")
+    return f"{title}\n\n{NOTE}\n{rest}"
+
+
 def main() -> int:
-    wanted = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(wanted, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
-        return 0
-    print("docs/cli.md differs from the commands: run scripts/pages.py")
-    return 1
+    differing = []
+    for name, make in {"cli.md": cli, "tools.md": tools}.items():
+        page, wanted = DOCS / name, make()
+        if "--check" not in sys.argv[1:]:
+            page.write_text(wanted, encoding="utf-8")
+        elif not page.exists() or page.read_text(encoding="utf-8") != wanted:
+            differing.append(name)
+            print(f"docs/{name} differs from the program: run scripts/pages.py")
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What every test shares: the event loop, the tiers, the list of backends that really ran, and a check for leaks."""
+"""What every test shares: the event loop, the tiers, the lists of backends and clients that really ran, and a check for
+leaks.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests import engine as engines
+from tests.attacks.table import Table
 from tests.engine import Engine, unavailable
 
-RAN: pytest.StashKey[Counter[str]] = pytest.StashKey()
+RAN: pytest.StashKey[Counter[tuple[str, str]]] = pytest.StashKey()
 LEFT_OUT: pytest.StashKey[Counter[str]] = pytest.StashKey()
+TABLE: pytest.StashKey[Table] = pytest.StashKey()
 ENGINE: pytest.StashKey[tuple[ExitStack, Engine]] = pytest.StashKey()
+
+# Of what a run must have used all that it expects.
+KINDS = ("backend", "client")
 
 # Why a marked test cannot run here, or None where it can.
 CONDITIONS: dict[str, Callable[[], str | None]] = {
@@ -27,12 +34,15 @@ CONDITIONS: dict[str, Callable[[], str | None]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--expect-backends", default="", help="comma-separated; the run fails unless each of them ran")
+    for kind in KINDS:
+        parser.addoption(f"--expect-{kind}s", default="", help="comma-separated; the run fails unless each of them ran")
+    parser.addoption("--attack-table", default="", help="a file: what the attacks have shown, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RAN] = Counter()
     config.stash[LEFT_OUT] = Counter()
+    config.stash[TABLE] = Table()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -82,19 +92,37 @@ def anyio_backend() -> str:
 def ran(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Call it with a backend's name once that backend has really made a box and run something in it."""
 
-    def note(backend: str) -> None:
-        pytestconfig.stash[RAN][backend] += 1
-
-    return note
+    return lambda backend: pytestconfig.stash[RAN].update([("backend", backend)])
 
 
-def _missing(config: pytest.Config) -> list[str]:
-    expected = [name for name in config.getoption("--expect-backends").split(",") if name]
-    return [name for name in expected if not config.stash[RAN][name]]
+@pytest.fixture(scope="session")
+def client_ran(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Call it with the name of another project's client once that has really been served."""
+    return lambda client: pytestconfig.stash[RAN].update([("client", client)])
+
+
+def pytest_testnodedown(node: object, error: object) -> None:
+    """A process that ran a part of the tests tells what it used."""
+    config: pytest.Config = node.config  # type: ignore[attr-defined]
+    told = getattr(node, "workeroutput", {})
+    config.stash[RAN].update({tuple(key): count for key, count in told.get("ran", [])})
+    config.stash[TABLE].merge(told.get("attacks", []))
+    # Every process has collected all of them.
+    config.stash[LEFT_OUT] = Counter(dict(told.get("left_out", [])))
+
+
+def _missing(config: pytest.Config) -> list[tuple[str, str]]:
+    expected = [(kind, name) for kind in KINDS for name in config.getoption(f"--expect-{kind}s").split(",") if name]
+    return [what for what in expected if not config.stash[RAN][what]]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if exitstatus == pytest.ExitCode.OK and _missing(session.config):
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["ran"] = list(session.config.stash[RAN].items())
+        told["attacks"] = session.config.stash[TABLE].plain()
+        told["left_out"] = list(session.config.stash[LEFT_OUT].items())
+    elif exitstatus == pytest.ExitCode.OK and _missing(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -102,13 +130,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     out = terminalreporter
     for reason, count in sorted(config.stash[LEFT_OUT].items()):
         out.write_line(f"left out: {count} tests: {reason}")
+    table = config.stash[TABLE]
+    if table.cells():
+        out.section("attacks")
+        for line in table.lines():
+            out.write_line(line)
+    if path := config.getoption("--attack-table"):
+        table.write(Path(path))
     if ENGINE in config.stash:
         for name, trouble in config.stash[ENGINE][1].runtimes.items():
             out.write_line(f"runtime {name}: {trouble or 'works'}")
-    for backend, count in sorted(config.stash[RAN].items()):
-        out.write_line(f"backend {backend}: used by {count} tests")
-    for backend in _missing(config):
-        out.write_line(f"FAILED: the backend '{backend}' was expected and did not run", red=True)
+    for (kind, name), count in sorted(config.stash[RAN].items()):
+        out.write_line(f"{kind} {name}: used by {count} tests")
+    for kind, name in _missing(config):
+        out.write_line(f"FAILED: the {kind} '{name}' was expected and did not run", red=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,10 +13,11 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,8 @@ RUNTIMES = {
 }
 
 
+GIVEN = "STN_TEST_ENGINE"
+"""An engine that runs already, for processes that test side by side: what `Engine` holds, as JSON."""
 _running: list[Engine] = []
 
 
@@ -80,8 +83,11 @@ def expected_backends() -> list[str]:
 def engine(images: Sequence[str] = ()) -> Iterator[Engine]:
     """An engine with the images of scripts/image, all of them or those named, and its runtimes tried.
 
-    Within another call of this process it is that one's.
+    Within another call of this process, or below `python -m tests.engine COMMAND`, it is that one's.
     """
+    if given := os.environ.get(GIVEN):
+        yield Engine(**json.loads(given))
+        return
     if _running:
         yield _running[-1]
         return
@@ -225,6 +231,16 @@ def _dockerd() -> str | None:
     return shutil.which("dockerd") or shutil.which("dockerd", path="/usr/sbin:/sbin")
 
 
+def main(command: list[str]) -> int:
+    """With a command: runs it beside an engine, where one can be had. Without: prints the backends that must run."""
+    if not command:
+        print(",".join(expected_backends()))
+        return 0
+    if unavailable():
+        return subprocess.run(command).returncode
+    with engine() as found:
+        return subprocess.run(command, env={**os.environ, GIVEN: json.dumps(asdict(found))}).returncode
+
+
 if __name__ == "__main__":
-    # For scripts/test.
-    print(",".join(expected_backends()))
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted((ROOT / "requirements").glob("*.txt"))
+FILES = sorted((ROOT / "requirements").rglob("*.txt"))
+LOCK = ROOT / "tests" / "interop" / "node" / "package-lock.json"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -38,3 +40,13 @@ def test_what_the_project_names_is_pinned() -> None:
 
 def test_a_package_has_one_version_everywhere() -> None:
     assert {**pins("dev"), **pins("run"), **pins("build")} == pins("dev")
+
+
+def test_the_node_packages_have_hashes_and_no_address() -> None:
+    packages = json.loads(LOCK.read_text(encoding="utf-8"))["packages"]
+    installed = {name: package for name, package in packages.items() if name}
+    assert [name for name, package in installed.items() if not package["integrity"].startswith("sha512-")] == []
+    assert [name for name, package in installed.items() if "resolved" in package] == []
+    manifest = json.loads((LOCK.parent / "package.json").read_text(encoding="utf-8"))
+    assert packages[""]["dependencies"] == manifest["dependencies"]
+    assert all(re.fullmatch(r"[0-9.]+", version) for version in manifest["dependencies"].values())

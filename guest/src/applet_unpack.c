@@ -125,7 +125,7 @@ static void make_link(int directory, const char *name, const char *path)
 {
     char target[PATH_MAX];
     take_field(target, sizeof target);
-    if (!link_stays_inside(path, target))
+    if (!link_is_let_in(path, target))
         refuse("a link leads out of the tree");
     if (symlinkat(target, directory, name) == 0)
         return;

@@ -40,17 +40,18 @@ bool path_normalise(const char *path, char *out, size_t size)
 }
 
 /*
- * Only leading `..` are let in: they are counted from real directories. After a name, one could climb out of a link of
- * that name to where counting does not know.
+ * An absolute target is a name in the box, as /usr/bin/python3 in a venv: no primitive ever follows it. Of a relative
+ * one only leading `..` are let in: they are counted from real directories. After a name, one could climb out of a link
+ * of that name to where counting does not know.
  */
-bool link_stays_inside(const char *path, const char *target)
+bool link_is_let_in(const char *path, const char *target)
 {
     size_t depth = 0;
     bool named = false;
     for (const char *at = path; (at = strchr(at, '/')); at++)
         depth++;
     if (!*target || *target == '/')
-        return false;
+        return *target;
     while (*target) {
         size_t part = strcspn(target, "/");
         bool up = part == 2 && target[0] == '.' && target[1] == '.';

@@ -9,8 +9,8 @@
 /* Pure: the path without `.`, empty components and slashes at its end; "." for the root. False: refused. */
 bool path_normalise(const char *path, char *out, size_t size);
 
-/* Pure: whether a link at `path` with this target stays below the root, through whatever links of the same kind. */
-bool link_stays_inside(const char *path, const char *target);
+/* Pure: whether a tree may bring a link at `path` with this target: absolute, or one that does not climb out. */
+bool link_is_let_in(const char *path, const char *target);
 
 /* As openat(). -1 and errno; EXDEV where it leads out of the root. O_NOFOLLOW in `flags` is about the last name. */
 int open_beneath(int root, const char *path, int flags);

@@ -73,6 +73,8 @@ OPEN: dict[str, tuple[list[str], str | int]] = {
     "--memory-mb": (["o-memory", "--memory-mb", "77", "--json"], '"value": 77'),
     "--cpus": (["o-cpus", "--cpus", "0.7", "--json"], '"value": 0.7'),
     "--pids": (["o-pids", "--pids", "44", "--json"], '"value": 44'),
+    "--timeout": (["o-timeout", "--timeout", "7", "--json"], '"timeout_seconds": 7'),
+    "--temporary": (["o-temporary", "--temporary"], "temporary: removed in 30 min unless it is used"),
     "--json": (["o-json", "--json"], '"created": true'),
 }
 EXEC: dict[str, tuple[list[str], str | int]] = {

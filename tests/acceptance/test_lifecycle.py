@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -227,3 +228,17 @@ def test_a_damaged_record_is_shown_and_deleted_while_the_rest_serve(client: Clie
             assert again.view.created
             again.delete()
         healthy.delete()
+
+
+def test_a_station_whose_directory_was_removed_ends_with_its_boxes() -> None:
+    """Else both would run on for ever, and nobody could reach them any more."""
+    with state_directory("sandbox:\n  cleanup_interval_minutes: 0.02\n") as home:
+        observer = Observer(home)
+        with connect(home) as client:
+            client.open("left").start(["sleep", "1000"])
+        station, guests = pid_of(home), observer.all_guests()
+        assert guests
+        shutil.rmtree(home)
+        observer.until(lambda: not {station, *guests} & set(pids()), "the station and its boxes are gone", seconds=20)
+        assert not home.exists()
+        home.mkdir()  # for whoever cleans up

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from station import Client, Limits, connect, errors
@@ -43,6 +44,19 @@ def a_log_begins_anew_at_its_size() -> None:
                     sandbox.files.write(long, b"x" * 4096)
         assert 0 < (home / "station.log").stat().st_size < 1 << 20
         assert (home / "station.log.1").stat().st_size <= 1 << 20
+
+
+@proves("listen")
+def a_station_answers_on_tcp_to_those_with_the_token() -> None:
+    with state_directory() as home, connect(home) as client:
+        client.info()
+        assert json.loads((home / "listening.json").read_text())["url"] is None
+    with state_directory("listen: 127.0.0.1:0\n") as home, connect(home) as client:
+        pid = client.info().pid
+        url = json.loads((home / "listening.json").read_text())["url"] + "/api/v1/station"
+        assert httpx2.get(url, trust_env=False).status_code == 401
+        headers = {"authorization": f"Bearer {(home / 'operator.token').read_text().strip()}"}
+        assert httpx2.get(url, headers=headers, trust_env=False).json()["pid"] == pid
 
 
 @proves("sandbox.enabled")
@@ -97,6 +111,38 @@ def commands_at_once_are_bounded() -> None:
                 process.kill()
                 process.wait(20)
             assert sandbox.exec("true").ok
+
+
+@proves("sandbox.timeout_seconds", "sandbox.max_stdout_bytes")
+def time_limits_and_shown_bytes_are_the_operators() -> None:
+    text = "sandbox: {timeout_seconds: 1, max_stdout_bytes: 7, pool_size: 0}\n"
+    with state_directory(text) as home, connect(home) as client:
+        assert client.info().max_stdout_bytes == 7
+        assert client.run("while True: pass").timed_out
+        with client.open("plain") as plain, client.open("own", timeout_seconds=30) as own:
+            assert plain.exec("sleep 1000").timed_out
+            assert plain.exec("sleep 1000", on_output=lambda chunk: None).timed_out
+            assert own.exec("sleep 1.2").ok
+            assert plain.exec("sleep 1.2", timeout_seconds=30).ok
+
+
+@proves("sandbox.idle_timeout_minutes", "sandbox.cleanup_interval_minutes")
+def temporary_sandboxes_are_removed() -> None:
+    text = "sandbox: {idle_timeout_minutes: 0.02, cleanup_interval_minutes: 0.02, pool_size: 0}\n"
+    with state_directory(text) as home, connect(home) as client:
+        client.open("kept").close()
+        with client.open("passing", temporary=True) as passing:
+            running = passing.start("sleep 1000")
+            next(iter(Observer(home).processes(passing)))
+        Observer.until(lambda: [view.name for view in client.list()] == ["kept"], "it was not removed", 20)
+        with pytest.raises(errors.ProcessNotFound):
+            running.info()
+        assert not list(home.glob(f"**/{passing.id[:26]}*"))
+    text = "sandbox: {idle_timeout_minutes: 0.02, cleanup_interval_minutes: 600, pool_size: 0}\n"
+    with state_directory(text) as home, connect(home) as client:
+        with client.open("passing", temporary=True) as passing:
+            passing.exec("sleep 2").check()
+        assert [view.name for view in client.list()] == ["passing"]
 
 
 @proves("sandbox.spare_uid")

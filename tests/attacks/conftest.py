@@ -15,25 +15,17 @@ import pytest
 import yaml
 
 from station import Client, Sandbox, connect
+from tests.conftest import TABLE
 from tests.observer import Observer
 
 from . import program, targets
 from .program import Line
-from .table import FAST, Table, cases_of
+from .table import FAST, cases_of
 from .targets import Target
 
 PROBES = Path(__file__).with_name("probes.py")
 Probe = Callable[..., str]
 Attack = Callable[..., Line]
-TABLE: pytest.StashKey[Table] = pytest.StashKey()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--attack-table", default="", help="a file: what the attacks have shown, as JSON")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TABLE] = Table()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -69,16 +61,6 @@ def pytest_runtest_makereport(
             elif report.skipped:
                 cell.skipped.append(item.name)
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table = config.stash[TABLE]
-    if table.cells():
-        terminalreporter.section("attacks")
-        for line in table.lines():
-            terminalreporter.write_line(line)
-    if path := config.getoption("--attack-table"):
-        table.write(Path(path))
 
 
 @pytest.fixture

@@ -101,6 +101,17 @@ class Table:
     def cells(self) -> list[Cell]:
         return [self._cells[key] for key in sorted(self._cells)]
 
+    def plain(self) -> list[dict[str, Any]]:
+        """For another process, which merges it."""
+        return [asdict(cell) for cell in self.cells()]
+
+    def merge(self, plain: list[dict[str, Any]]) -> None:
+        for told in plain:
+            cell = self.cell(told["case"], told["target"])
+            cell.tests += told["tests"]
+            for name in ("failed", "errors", "skipped", "tries", "unshown"):
+                getattr(cell, name).extend(told[name])
+
     def lines(self) -> list[str]:
         """A case a line, a target a column."""
         rows: dict[str, dict[str, Cell]] = defaultdict(dict)

@@ -95,7 +95,7 @@ async def test_it_is_adopted_after_a_restart(host: HostBackend, labels: MakeLabe
 
 async def test_what_it_cannot_keep_is_refused_by_name(host: HostBackend, tmp_path: Path) -> None:
     for spec, word in (
-        (Spec("host", network="pypi.org"), "allow list"),
+        (Spec("host", network="example.org"), "allow list"),
         (Spec("host", image="debian:12"), "docker"),
         (Spec("host", limits=Limits(tmp_mb=5)), "tmp_mb"),
         (Spec("host", mount=Mount(str(tmp_path))), "protect"),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from station.backends._layout import etc_files, interpreters, look_at_usr, require_runtime, write_root_files
 from station.backends.base import Labels
 from station.backends.bubblewrap import BubblewrapBackend
-from station.core.spec import Spec
+from station.core.errors import InvalidInput
+from station.core.interpreters import INTERPRETERS
+from station.core.spec import RUNTIMES, Spec
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "layout.md"
 
@@ -58,6 +63,13 @@ def test_interpreters_are_found_in_usr_alone(tmp_path: Path) -> None:
     (root / "usr/bin/bash").symlink_to(root / "opt/bash/bash")
     assert interpreters(root) == {"python": "/usr/bin/python3", "node": "/usr/bin/nodejs"}
     require_runtime("python", interpreters(root))
+
+
+def test_a_missing_interpreter_is_named_by_the_package_that_runs_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(INTERPRETERS) == set(RUNTIMES)
+    monkeypatch.setitem(INTERPRETERS, "node", replace(INTERPRETERS["node"], package="of-one-place"))
+    with pytest.raises(InvalidInput, match="apt install of-one-place"):
+        require_runtime("node", {})
 
 
 def test_root_files_follow_the_machine(tmp_path: Path) -> None:

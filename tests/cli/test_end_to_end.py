@@ -219,3 +219,28 @@ def test_an_artifact_goes_to_our_output_too(stn: Stn, tmp_path: Path):
     done = stn(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, b"\x00\xff")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cp_finds_a_sandbox_whose_name_has_colons_and_a_file_whose_name_has_them(stn: Stn, box: str, tmp_path: Path):
+    stn("open", "agent:01J:default").check_returncode()
+    for target in ("agent:01J:default:a", "agent:01J:default:/workspace/d/f", f"{box}:c:d"):
+        stn("cp", "-", target, input=target.encode()).check_returncode()
+        assert stn("cp", target, "-").stdout == target.encode()
+    assert stn("exec", "agent:01J:default", "--", "cat /workspace/d/f").returncode == 0
+    assert stn("exec", box, "--", "cat c:d").returncode == 0
+    absent = stn("cp", "no:such:f", "-")
+    assert (absent.returncode, b"'no:such'" in absent.stderr) == (125, True)
+
+
+def test_open_and_info_say_what_becomes_of_a_sandbox_and_its_commands(stn: Stn, box: str):
+    assert b"temporary" not in stn("open", box).stdout
+    shown = stn("info", box).stdout
+    assert b"until it is deleted" in shown
+    assert b"120 s" in shown
+    stn("open", "passing", "--temporary", "--timeout", "1").check_returncode()
+    shown = stn("info", "passing").stdout
+    assert b"temporary: removed in" in shown
+    assert b"1 s, where" in shown
+    assert stn("exec", "passing", "--", "sleep 1000").returncode == 124
+    clash = stn("open", "passing", "--timeout", "2")
+    assert (clash.returncode, b"exists with" in clash.stderr) == (125, True)

@@ -9,6 +9,7 @@ import pytest
 
 from station.cli import app, files, run, shared, text
 from station.core import errors
+from station.core.display import escape
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,12 @@ from station.core import errors
         ("box:a", ("box", "a")),
         ("box:", ("box", ".")),
         ("box:/tmp/a:b", ("box", "/tmp/a:b")),
+        ("box:d/e", ("box", "d/e")),
+        ("agent:01J:default:a", ("agent:01J:default", "a")),
+        ("agent:01J:default:", ("agent:01J:default", ".")),
+        ("agent:01J:default:/tmp/a:b", ("agent:01J:default", "/tmp/a:b")),
+        ("a/b:c:d/e", ("a/b:c", "d/e")),
+        (":/a", None),
         ("a", None),
         ("-", None),
         ("./a:b", None),
@@ -161,7 +168,7 @@ def test_into_a_pipe_every_byte_goes_as_it_is():
 
 def test_names_are_escaped_in_tables():
     assert "\x1b" not in text.table(("A", "B"), [("\x1b[2J", "x\ny")])
-    assert text.escape("a\x1b\udcff\u202eü") == "a\\x1b\\xff\\u202eü"
+    assert escape("a\x1b\udcff\u202eü") == "a\\x1b\\xff\\u202eü"
 
 
 @pytest.mark.parametrize(

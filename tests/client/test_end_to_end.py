@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,68 @@ def test_a_station_that_cannot_start_says_why(tmp_path: Path):
     (home / "station.yaml").write_text("sandbox: {bakend: host}\n")
     with pytest.raises(errors.StationUnreachable, match="bakend"):
         station.run("1", home=home)
+
+
+def test_by_its_tool_id_a_sandbox_is_one_life_of_its_name(real: str):
+    with station.connect() as client:
+        first = client.open("lives", timeout_seconds=77, temporary=True)
+        assert first.view.remove_at is not None
+        same = client.get_by_id(first.view.tool_id)
+        assert (same.id, same.name, same.view.timeout_seconds) == (first.id, "lives", 77)
+        same.files.write("f", "kept")
+        assert same.exec("cat f").check().stdout == "kept"
+        process = same.start("sleep 1000")
+        same.delete(keep_files=True)
+        assert (same.info().state, process.wait(5).ending.kind) == ("suspended", "lost")
+        assert client.get_by_id(first.id).files.read_text("f") == "kept"
+        client.delete("lives", keep_files=True)
+        client.delete("lives")
+        client.delete("lives", keep_files=True)
+        second = client.open("lives")
+        assert (second.id, second.view.remove_at) == (first.id, None)
+        assert second.view.tool_id != first.view.tool_id
+        stale = (
+            same.info,
+            lambda: same.exec("true"),
+            lambda: same.exec("true", on_output=lambda chunk: None),
+            lambda: same.files.read("f"),
+            same.processes.list,
+            process.info,
+            lambda: client.get_by_id(first.view.tool_id),
+        )
+        for call in stale:
+            with pytest.raises(errors.SandboxNotFound):
+                call()
+        same.delete()
+        assert second.exec("ls").check().stdout == ""
+        client.get_by_id(second.view.tool_id).delete()
+        with pytest.raises(errors.SandboxNotFound):
+            second.info()
+
+
+@pytest.mark.parametrize("wrong", ["", "..", "ses_", "../../station/stop", "a\nb", "ses_" + "I" * 26])
+def test_what_can_be_no_id_is_not_found_and_nothing_is_sent(tmp_path: Path, wrong: str):
+    with station.connect(tmp_path, start=False) as client, pytest.raises(errors.SandboxNotFound):
+        client.get_by_id(wrong)
+
+
+def test_a_command_with_an_id_of_ones_own_is_found_while_it_runs_and_joined_afterwards(sandbox: station.Sandbox):
+    prc = sandbox.processes.new_id()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(sandbox.exec, "echo begun; read x < /dev/null; sleep 0.3; echo ended", process_id=prc)
+        while prc not in [view.id for view in sandbox.processes.list()]:
+            assert not running.done()
+        found = sandbox.processes.get(prc)
+        assert b"".join(chunk.data for chunk in found.output()) == b"begun\nended\n"
+        result = running.result()
+    again = sandbox.exec("echo begun; read x < /dev/null; sleep 0.3; echo ended", process_id=prc)
+    assert (result.id, again.stdout) == (prc, result.stdout)
+    with pytest.raises(errors.Conflict):
+        sandbox.exec("echo other", process_id=prc)
+
+
+def test_an_open_that_names_another_time_limit_is_a_conflict(sandbox: station.Sandbox):
+    with pytest.raises(errors.Conflict, match="timeout_seconds 120, not 5"):
+        station.Sandbox.open(sandbox.name, timeout_seconds=5)
+    with station.Sandbox.open(sandbox.name, timeout_seconds=120) as same:
+        assert same.id == sandbox.id

@@ -18,6 +18,7 @@ from station.core.errors import (
     InvalidInput,
     NotARegularFile,
     PathRefused,
+    StationError,
     TooLarge,
 )
 from station.core.paths import SandboxPath, resolve
@@ -323,7 +324,10 @@ async def test_only_a_directory_is_a_tree(place: Place) -> None:
     [
         pytest.param(Entry("f", 0o644, 1, 0, 1, "../x").encode() + b"1" + END, id="leads up"),
         pytest.param(Entry("f", 0o644, 1, 0, 1, "/x").encode() + b"1" + END, id="absolute"),
-        pytest.param(Entry("l", 0o777, 0, 0, 1, "l", "/etc").encode() + END, id="link to outside"),
+        pytest.param(
+            Entry("l", 0o777, 0, 0, 1, "d", "/tmp").encode() + Entry("f", 0o644, 1, 0, 1, "d/x").encode() + b"1" + END,
+            id="through an absolute link",
+        ),
         pytest.param(Entry("l", 0o777, 0, 0, 1, "l", "../..").encode() + END, id="link up"),
         pytest.param(Entry("f", 0o644, 5, 0, 1, "x").encode() + b"1", id="cut short"),
         pytest.param(b"nonsense\0", id="no pack"),
@@ -339,6 +343,30 @@ async def test_an_archive_that_is_refused_changes_nothing(place: Place, pack: by
     with pytest.raises(InvalidInput):
         await place.files.unpack(resolve("there"), good + pack)
     assert await names(place, recursive=True) == ["there", "there/old"]
+
+
+async def test_an_absolute_link_of_an_archive_is_a_name_that_no_primitive_follows(place: Place) -> None:
+    """As /usr/bin/python3 in a venv. The control: a program that is careless writes through it."""
+    outside = place.box.layout.tmp
+    await place.write("/tmp/secret", b"secret")
+    link = Entry("l", 0o777, 0, 0, 1, "out", outside).encode()
+    assert await place.files.unpack(resolve("there"), link + END) == 1
+    assert (await place.files.stat(resolve("there/out"), follow=False)).target == outside
+    careless = place.word("link", f"{place.box.layout.workspace}/there/out/control", "x")
+    assert (await place.run(careless)).code == 0
+    assert await names(place, "/tmp") == ["control", "secret"]
+    through = [Entry("d", 0o755, 0, 0, 1, "out").encode(), b""]
+    for folder in through:  # a second archive, which finds the link
+        evil = folder + Entry("f", 0o644, 1, 0, 1, "out/evil").encode() + b"1" + END
+        with pytest.raises(StationError):
+            await place.files.unpack(resolve("there"), evil)
+    for attempt in (place.read("there/out/secret"), place.write("there/out/evil", b"x")):
+        with pytest.raises(PathRefused):
+            await attempt
+    assert await place.files.remove(resolve("there"), recursive=True) == 2
+    assert await names(place, "/tmp") == ["control", "secret"]
+    await place.files.remove(resolve("/tmp/control"))
+    await place.files.remove(resolve("/tmp/secret"))
 
 
 async def test_an_archive_merges_into_what_is_there(place: Place) -> None:

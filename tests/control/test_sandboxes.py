@@ -3,138 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from station.control.decisions import Step, next_step, undone
-from station.control.sandboxes import Defaults, Sandboxes
 from station.core.errors import (
-    BoxLost,
     CannotEnforce,
     Conflict,
     InternalError,
     InvalidInput,
     SandboxFailed,
     SandboxNotFound,
-    StationError,
     StorageFull,
     Unavailable,
 )
 from station.core.ids import uid_of
 from station.core.records import BoxRef, SandboxRecord
-from station.core.spec import Limits, Mount, Spec
+from station.core.spec import Limits, Mount
 from station.core.states import State
 from station.core.wire import OpenRequest
-from station.store.sqlite import SqliteRegistry
 
-
-class Killed(BaseException):
-    """Passes every handler: what `kill -9` looks like from inside."""
-
-
-class DictBoxes:
-    def __init__(self) -> None:
-        self.boxes: dict[str, tuple[str, int]] = {}
-        self.live: dict[str, int] = {}
-        self.files: set[str] = set()
-        self.creates = 0
-        self.most_at_once: dict[str, int] = {}
-        self.fail: dict[str, StationError] = {}
-
-    def restart(self) -> None:
-        self.live.clear()
-
-    def die(self, uid: str) -> None:
-        self.boxes = {key: box for key, box in self.boxes.items() if box[0] != uid}
-        self.live.pop(uid, None)
-
-    def _strike(self, name: str) -> None:
-        if name in self.fail:
-            raise self.fail[name]
-
-    async def check(self, spec: Spec) -> None:
-        self._strike("check")
-
-    def is_live(self, record: SandboxRecord) -> bool:
-        return self.live.get(record.uid) == record.generation
-
-    async def create(self, record: SandboxRecord) -> tuple[BoxRef, str]:
-        self._strike("create")
-        self.creates += 1
-        self.boxes[f"{record.uid}-{record.generation}"] = (record.uid, record.generation)
-        self.files.add(record.uid)
-        await asyncio.sleep(0)
-        self._strike("create late")
-        self.live[record.uid] = record.generation
-        return BoxRef("fake", f"{record.uid}-{record.generation}"), "1"
-
-    async def adopt(self, record: SandboxRecord) -> tuple[BoxRef, str]:
-        key = f"{record.uid}-{record.generation}"
-        if key not in self.boxes:
-            raise BoxLost("its box is gone")
-        self.live[record.uid] = record.generation
-        return BoxRef("fake", key), "1"
-
-    async def destroy(self, record: SandboxRecord) -> None:
-        self._strike("destroy")
-        self.die(record.uid)
-
-    async def lose(self, record: SandboxRecord, reason: str) -> None:
-        self.die(record.uid)
-
-    async def remove_files(self, record: SandboxRecord) -> None:
-        self.files.discard(record.uid)
-
-
-class Strikes:
-    def __init__(self) -> None:
-        self.at: str | None = None
-
-    def __call__(self, name: str) -> None:
-        if name == self.at:
-            raise Killed(name)
-
-
-class World:
-    def __init__(self) -> None:
-        self.registry = SqliteRegistry(":memory:")
-        self.boxes = DictBoxes()
-        self.strikes = Strikes()
-        self.clock = count(1000.0)
-        self.sandboxes = self.station()
-
-    def station(self) -> Sandboxes:
-        """Another one over the same facts: a restart."""
-        self.boxes.restart()
-        self.strikes.at = None
-        return Sandboxes(
-            self.registry,
-            self.boxes,
-            station="st-1",
-            defaults=lambda: Defaults("fake"),
-            now=lambda: next(self.clock),
-            failpoint=self.strikes,
-        )
-
-    async def state(self, name: str = "a") -> State | None:
-        found = await self.registry.get(uid_of("local", name))
-        assert not hasattr(found, "raw")
-        return found.state if isinstance(found, SandboxRecord) else None
-
+from .world import Killed, World
 
 UID = uid_of("local", "a")
 OPEN = OpenRequest("a")
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.sandboxes.aclose()
-    await made.registry.aclose()
 
 
 async def test_an_open_makes_a_sandbox_and_the_next_one_gets_it(world: World) -> None:
@@ -175,6 +68,7 @@ async def test_a_name_that_cannot_be_is_refused(world: World, name: str) -> None
         (OpenRequest("a", limits=Limits(memory_mb=7)), "limits.memory_mb"),
         (OpenRequest("a", limits=Limits(max_file_size_bytes=7)), "limits.max_file_size_bytes"),
         (OpenRequest("a", mount=Mount("/srv")), "mount"),
+        (OpenRequest("a", timeout_seconds=7), "timeout_seconds"),
     ],
 )
 async def test_a_differing_explicit_field_is_a_conflict_that_names_it(
@@ -189,7 +83,9 @@ async def test_a_differing_explicit_field_is_a_conflict_that_names_it(
 
 async def test_naming_what_holds_anyway_is_no_conflict(world: World) -> None:
     await world.sandboxes.open(OPEN)
-    same = OpenRequest("a", backend="fake", network="none", limits=Limits(memory_mb=1024, pids=256))
+    same = OpenRequest(
+        "a", backend="fake", network="none", limits=Limits(memory_mb=1024, pids=256), timeout_seconds=120
+    )
     assert (await world.sandboxes.open(same))[1] is False
 
 
@@ -275,6 +171,7 @@ async def test_a_delete_that_cannot_destroy_says_so_and_goes_on_when_called_agai
     with pytest.raises(Unavailable):
         await world.sandboxes.delete(UID)
     assert await world.state() is State.DELETING
+    assert (await world.sandboxes.get(UID)).reason == "it could not be deleted: stuck"
     assert world.boxes.files == {UID}
     world.boxes.fail.clear()
     await world.sandboxes.delete(UID)
@@ -359,7 +256,7 @@ async def test_after_a_restart_a_use_takes_over_the_box_that_lives(world: World)
 
 async def test_the_last_use_is_seen_at_once_and_written_by_a_flush(world: World) -> None:
     record, _ = await world.sandboxes.open(OPEN)
-    world.sandboxes.touch(UID)
+    world.sandboxes.uses.touch(UID)
     seen = await world.sandboxes.get(UID)
     assert seen.last_active_at > record.last_active_at
     await world.sandboxes.flush()

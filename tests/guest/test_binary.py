@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,12 @@ def test_a_guest_that_is_not_built_has_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailable, match=r"run `python guest/build\.py") as caught:
         guest_binary("x86_64", directory=tmp_path)
     assert caught.value.detail["remedy"].startswith("python guest/build.py")
+
+
+def test_the_remedy_with_its_relative_folder_builds_a_guest(tmp_path: Path) -> None:
+    build = Path(__file__).parents[2] / "guest" / "build.py"
+    subprocess.run([sys.executable, build, "--arch", "x86_64", "some/where"], cwd=tmp_path, check=True)
+    assert guest_binary("x86_64", directory=tmp_path / "some" / "where").stat().st_size
 
 
 def test_a_guest_that_is_not_executable_has_a_remedy(tmp_path: Path) -> None:

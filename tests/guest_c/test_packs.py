@@ -78,7 +78,7 @@ def test_an_existing_tree_is_merged_and_links_are_replaced(client: Client, guest
     [
         file("/etc/x"), file("../x"), file("a/../../x"), file(""), file("."), file("n" * 256), file("n/" * 2500 + "x"),
         file("d/" * 600 + "x"), file("x") + file("x"), directory("x") + file("x"), file("x") + directory("x"),
-        link("l", "/etc"), link("l", ".."), link("a/l", "../.."), link("l", "a/../.."), link("l", ""),
+        link("l", "/etc") + file("l/x"), link("l", ".."), link("a/l", "../.."), link("l", "a/../.."), link("l", ""),
         link("l", "a") + file("l/x"), directory("a") + link("l", "a") + file("l/x"), file("x") + file("x/y"),
         b"o 644 0 0 1 fifo\0", b"h 644 0 0 1 x\0", b"f 644 x 0 1 x\0", b"f 888 1 0 1 x\0", b"f 644 -1 0 1 x\0",
         b"f 644 99999999999999999999999 0 1 x\0", b"f644 1 0 1 x\0", b"\0", b"f 644 10 0 1 x\0short",

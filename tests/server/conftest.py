@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,10 @@ from station.backends.fake import FakeBackend, FakeStore, Faults
 from station.server.app import build_app
 from station.server.settings import SandboxSettings, Settings
 from station.server.station import Station
+
+from .served import listening, serve
+
+__all__ = ["Api", "Machine", "listening", "serve", "until"]
 
 
 async def until(fits: Callable[[], Awaitable[bool]]) -> None:
@@ -29,6 +34,8 @@ class Machine:
         self.home = home
         self.store = FakeStore()
         self.faults = Faults()
+        self.later = 0.0
+        """Seconds that the station's clocks are ahead."""
         self.settings = Settings(home=home, sandbox=SandboxSettings(backend="fake", pool_size=0))
 
     def backend(self, home: Path, identity: str, _settings: Settings) -> dict[str, Any]:
@@ -36,7 +43,9 @@ class Machine:
 
     @asynccontextmanager
     async def station(self) -> AsyncIterator[Station]:
-        station = await Station.start(self.settings, make_backends=self.backend)
+        station = await Station.start(
+            self.settings, make_backends=self.backend, now=lambda: time.time() + self.later, clock=lambda: self.later
+        )
         try:
             yield station
         finally:

@@ -8,12 +8,10 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from station.core.errors import Busy, Refused
@@ -21,65 +19,7 @@ from station.server.home import Lock, bind, prepare
 from station.server.logs import escape, set_up
 
 from .conftest import until
-
-SERVE = """
-import sys
-from pathlib import Path
-from station.backends.fake import FakeBackend
-from station.server.serve import run
-from station.server import serve
-if "often" in sys.argv:
-    serve.HOUSEKEEPING_SECONDS = 0.02
-fd = int(sys.argv[2])
-sys.exit(run(
-    Path(sys.argv[1]), background="background" in sys.argv, ready_fd=fd if fd > 0 else None,
-    make_backends=lambda home, identity, settings: {"fake": FakeBackend(home, station_id=identity)},
-))
-"""
-ENV = {**os.environ, "STN_SANDBOX_BACKEND": "fake", "STN_SANDBOX_POOL_SIZE": "1"}
-
-
-class Served:
-    def __init__(self, home: Path, *words: str, **env: str) -> None:
-        self.home = home
-        reader, writer = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(home), str(writer), *words],
-            pass_fds=[writer],
-            env={**ENV, **env},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        os.close(writer)
-        self.ready = os.read(reader, 1) == b"\n"
-        os.close(reader)
-
-    def client(self) -> httpx2.AsyncClient:
-        transport = httpx2.AsyncHTTPTransport(uds=str(self.home / "station.sock"))
-        return httpx2.AsyncClient(transport=transport, base_url="http://station", timeout=10)
-
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> tuple[int, str]:
-        _, words = self.process.communicate(timeout=20)
-        return self.process.returncode, words
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def start(*words: str, home: Path | None = None, **env: str) -> Served:
-        started.append(Served(home or tmp_path / "home", *words, **env))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-            each.process.communicate()
+from .served import Served
 
 
 def test_a_station_serves_a_private_socket_and_ends_cleanly(serve: Callable[..., Served]) -> None:

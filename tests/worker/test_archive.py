@@ -97,6 +97,13 @@ async def test_files_directories_and_inner_links_come_through() -> None:
     assert entries["deep/er/x"].size == 0
 
 
+async def test_an_absolute_link_comes_through_as_a_name() -> None:
+    targets = {"venv/bin/python3": "/usr/bin/python3", "out": "/", "odd": "/usr/../etc//x"}
+    entries, contents = await unpacked(archive(*(link(name, target) for name, target in targets.items())))
+    assert {name: entry.target for name, entry in entries.items()} == targets
+    assert set(contents.values()) == {b""}
+
+
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 async def test_long_and_strange_names_come_through(form: int) -> None:
     names = ["x" * 255 + "/" + "y" * 200, "new\nline", "\udcff\udcfe", "-rf", "$(x)'\"\\"]
@@ -130,7 +137,8 @@ ATTACKS: dict[str, bytes] = {
     "directory-with-a-size": archive(file("d", b"x" * 512, type=tarfile.DIRTYPE)),
     "old-directory-with-a-size": archive(file("d/", b"x" * 512, type=tarfile.AREGTYPE)),
     "unknown-kind": archive(special("v", b"V")),
-    "absolute-link": archive(link("l", "/etc")),
+    "through-an-absolute-link": archive(link("l", "/etc"), file("l/x")),
+    "folder-over-an-absolute-link": archive(link("l", "/etc"), folder("l")),
     "link-out": archive(link("l", "../x")),
     "link-out-deeper": archive(link("a/l", "../../x")),
     "link-through-link": archive(link("here", "."), link("out", "here/../../x")),

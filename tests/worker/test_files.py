@@ -5,10 +5,13 @@ import hashlib
 import io
 import os
 import tarfile
+import venv
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from station.client._transfer import pack
 from station.core.errors import (
     AlreadyExists,
     Conflict,
@@ -200,6 +203,24 @@ async def test_an_archive_merges_into_what_is_there(one: Station) -> None:
     await FILES.extract(one.live, "d", chunks(data))
     contents = [await content(one, f"d/{name}") for name in ("kept", "old", "x/y/z", "x/up")]
     assert contents == [b"kept", b"new", b"z", b"kept"]
+
+
+async def test_a_folder_with_a_venv_is_copied_in_and_its_python_runs(one: Station, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    await asyncio.to_thread(venv.create, folder / ".venv", symlinks=True)
+    absolute = [link.name for link in (folder / ".venv/bin").glob("python*") if os.path.isabs(os.readlink(link))]
+    assert absolute, "nothing here needs what is tested"
+    with (tmp_path / "tar").open("w+b") as spool:
+        pack(folder, spool)
+        spool.seek(0)
+        await FILES.extract(one.live, "in", chunks(spool.read()))
+    result = await one.processes.exec(one.live, _shell("in/.venv/bin/python -c 'import sys; print(sys.prefix)'"))
+    assert result.stdout is not None
+    assert result.stdout.to_bytes().endswith(b"/in/.venv\n")
+    await FILES.copy(one.live, "in", "again")
+    for name in absolute:
+        copied = await FILES.stat(one.live, f"again/.venv/bin/{name}", follow=False)
+        assert copied.target == os.readlink(folder / ".venv/bin" / name)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

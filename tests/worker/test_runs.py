@@ -11,10 +11,11 @@ from station.core.capabilities import Level
 from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, PathRefused, StationError, TooLarge
 from station.core.globs import expression
+from station.core.interpreters import INTERPRETERS, Interpreter
 from station.core.spec import Spec
 from station.core.wire import Content, RunRequest
 from station.worker.pool import Pool
-from station.worker.runs import INTERPRETERS, Interpreter, Runs
+from station.worker.runs import Runs
 from station.worker.watch import Watchdog
 
 from .box import RealBackend, eventually

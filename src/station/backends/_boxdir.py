@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import socket
@@ -16,6 +17,8 @@ from station.backends._trees import remove_below
 from station.backends.base import Labels
 from station.core.codec import from_plain, to_plain
 from station.core.errors import AlreadyExists, BoxLost, InvalidInput
+
+log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CHILD = re.compile(r'"child-pid":\s*(\d+)')
@@ -55,7 +58,8 @@ class BoxDirectory:
 
     @classmethod
     def all(cls, boxes: Path) -> Iterator[tuple[BoxDirectory, Labels]]:
-        """Every box there is a directory of. Removes what `create` had not yet given its name."""
+        """Every box there is a directory of; one whose labels cannot be read hides no other. Removes what `create` had
+        not yet given its name."""
         if not boxes.is_dir():
             return
         for name in sorted(os.listdir(boxes)):
@@ -63,15 +67,24 @@ class BoxDirectory:
                 remove_below(boxes, name)
             elif _ID.fullmatch(name):
                 directory = cls(boxes, name)
-                with suppress(FileNotFoundError):  # destroyed while we look
-                    yield directory, directory.labels()
+                try:
+                    labels = directory.labels()
+                except FileNotFoundError:  # destroyed while we look
+                    continue
+                except (ValueError, TypeError) as error:  # power was lost while it was made: nothing of it can run
+                    log.warning("%s is left alone: its labels cannot be read (%s)", directory.path, error)
+                    continue
+                yield directory, labels
 
     def exists(self) -> bool:
         return self.path.is_dir()
 
     def labels(self) -> Labels:
         text = (self.path / "labels.json").read_text(encoding="utf-8")
-        return from_plain(Labels, json.loads(text))
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise TypeError("no labels")
+        return from_plain(Labels, data)
 
     def facts(self) -> dict[str, Any]:
         """What `create` was given; empty where the directory is gone."""

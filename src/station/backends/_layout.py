@@ -10,13 +10,13 @@ from pathlib import Path
 
 from station.backends.base import Layout
 from station.core.errors import InvalidInput
+from station.core.interpreters import INTERPRETERS
 from station.core.paths import HOME, TMP, WORKSPACE
 
 LINKS = "/.stn/bin"
 GUEST = "/.stn/guest"
 HOSTNAME = "sandbox"
 BOX_USER = 1000
-PACKAGES = {"python": "python3", "node": "nodejs", "bash": "bash"}
 _NAMES = {"python": ("python3", "python"), "node": ("node", "nodejs"), "bash": ("bash",)}
 _LINKS = {"python": ("python", "python3"), "node": ("node",), "bash": ("bash",)}
 _DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -46,7 +46,7 @@ def _inside_usr(target: Path, root: Path) -> bool:
 def require_runtime(runtime: str | None, found: Mapping[str, str]) -> None:
     """Raises InvalidInput naming the package of a missing interpreter."""
     if runtime is not None and runtime not in found:
-        package = PACKAGES.get(runtime, runtime)
+        package = INTERPRETERS[runtime].package if runtime in INTERPRETERS else runtime
         raise InvalidInput(
             f"no {runtime} in this machine's /usr, which boxes without an image run from; "
             f"install the package {package} (apt install {package})",

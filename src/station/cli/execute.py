@@ -69,8 +69,6 @@ def exec_(
     Exits with the command's code; 124 timed out, 125 Station failed, 126 cannot be run, 127 not found, 128+n ended by
     signal n, 130 cancelled (Ctrl-C), 141 cancelled because nobody reads its output any more.
     """
-    from station.core.wire import DEFAULT_TIMEOUT_SECONDS
-
     if detach and interactive:
         raise InvalidInput("-i and --detach exclude each other: nobody would be there to type", field="detach")
     with connect() as client:
@@ -80,7 +78,7 @@ def exec_(
             cwd=cwd,
             env=parse_env(env),
             stdin_open=interactive,
-            timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout is None and not detach else timeout,
+            timeout_seconds=sandbox.view.timeout_seconds if timeout is None and not detach else timeout,
         )
         if detach:
             print_json(process.view) if json else print(process.id)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from station.core.display import escape
 from station.core.errors import SandboxNotFound, StationError
 
 from .shared import (
@@ -23,7 +24,7 @@ from .shared import (
     parse_limits,
     print_json,
 )
-from .text import ago, escape, isolation_line, table
+from .text import ago, isolation_line, table, until
 
 if TYPE_CHECKING:
     from station.core.wire import SandboxView
@@ -52,6 +53,13 @@ def open_(
     cpus: CpusOption = None,
     pids: PidsOption = None,
     best_effort: BestEffortOption = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End its commands after that long, 1 to 3600, if they name none."),
+    ] = None,
+    temporary: Annotated[
+        bool, typer.Option("--temporary", help="Remove a new one with its files when it is not used for a while.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Get the sandbox NAME ready, made new where there is none."""
@@ -65,12 +73,15 @@ def open_(
             mount=mount,
             limits=parse_limits(memory_mb, cpus, pids),
             best_effort=best_effort,
+            timeout_seconds=timeout,
+            temporary=temporary,
         )
     if json:
         print_json(sandbox.view)
     else:
         word = "made" if sandbox.view.created else "there already"
-        print(f"{escape(name)}: {word}, {sandbox.view.state}\n{isolation_line(sandbox.isolation)}")
+        kept = f"; {_kept(sandbox.view)}" if sandbox.view.remove_at is not None else ""
+        print(f"{escape(name)}: {word}, {sandbox.view.state}{kept}\n{isolation_line(sandbox.isolation)}")
 
 
 def ls(*, json: JsonOption = False) -> None:
@@ -112,7 +123,10 @@ def info(name: NameArgument = "default", *, json: JsonOption = False) -> None:
         "running": str(view.processes),
         "made": f"{ago(view.created_at)} ago",
         "last used": f"{ago(view.last_active_at)} ago",
+        "kept": _kept(view),
+        "time limit": f"{view.timeout_seconds:g} s, where a command names none",
         "id": view.id,
+        "tool id": view.tool_id or "none yet",
     }
     width = max(map(len, facts))
     print("\n".join(f"{key.ljust(width)}  {escape(value)}" for key, value in facts.items()))
@@ -122,6 +136,12 @@ def info(name: NameArgument = "default", *, json: JsonOption = False) -> None:
     ]
     if rows:
         print("\n" + table(("LIMIT", "", "VALUE", "BY"), rows))
+
+
+def _kept(view: SandboxView) -> str:
+    if view.remove_at is None:
+        return "until it is deleted"
+    return f"temporary: removed in {until(view.remove_at)} unless it is used"
 
 
 def rm(

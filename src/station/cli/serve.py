@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from station.server.faces import Face
 
 
 def register(app: typer.Typer) -> None:
@@ -14,13 +17,22 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     *,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Answer on this TCP address too, of loopback; port 0 takes a free one."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON once requests are answered; errors too.")
+    ] = False,
     home: Annotated[str | None, typer.Option("--home", hidden=True)] = None,
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
 ) -> None:
     """Run a station in the foreground.
 
-    It listens on the unix socket of the state directory.
+    It listens on the unix socket of the state directory, and with --listen (or the setting `listen`)
+    on TCP: there every request needs the operator's token, which stands in the file operator.token of
+    the state directory, or comes from STN_TOKEN. MCP clients find their tools at /mcp.
     """
     # The first process ends at once, so that the station is no child of the program that wanted it.
     if background and os.fork():
@@ -28,6 +40,13 @@ def serve(
     if home:
         os.environ["STN_HOME"] = home
     from station.client._home import find_home
-    from station.server.serve import run
+    from station.server.serve import Options, run
 
-    raise typer.Exit(run(find_home(home), background=background, ready_fd=ready_fd))
+    options = Options(background=background, ready_fd=ready_fd, listen=listen, json=json, faces={"/mcp": _mcp})
+    raise typer.Exit(run(find_home(home), options))
+
+
+def _mcp() -> Face:
+    from station.mcp.http import app
+
+    return app

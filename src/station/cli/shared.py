@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from station.core.display import escape
 from station.core.endings import Ending, EndingKind
 from station.core.errors import InvalidInput, StationError
-
-from .text import escape
 
 if TYPE_CHECKING:
     from station.client._sync.client import Client
@@ -34,7 +33,10 @@ EnvOption = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; K alone takes its value from here.")
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="End the command after that long, 1 to 3600. [default: 120]")
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="End the command after that long, 1 to 3600. [default: sandbox.timeout_seconds, 120]"
+    ),
 ]
 MountOption = Annotated[str | None, typer.Option(metavar="DIR[:ro]", help="A folder of yours as the workspace.")]
 MemoryOption = Annotated[int | None, typer.Option(metavar="N", help="Limit of memory, in MiB.")]
@@ -89,6 +91,7 @@ def complain(error: StationError, *, as_json: bool = False) -> int:
 # A failure names the knob as the SDK has it; here it is an option.
 _OPTIONS = {
     "best_effort: true": "--best-effort",
+    "skip_outer_links: true": "--skip-outer-links",
     "limits.memory_mb": "--memory-mb",
     "limits.cpus": "--cpus",
     "limits.pids": "--pids",

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from station.core.display import escape
 from station.core.errors import StationUnreachable
 
 from .shared import JsonOption, complain, connect, print_json
-from .text import ago, escape, table
+from .text import ago, table
 
 if TYPE_CHECKING:
     from station.core.capabilities import Capabilities

@@ -9,26 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
+from station.core.display import COLOUR, escape
+
 if TYPE_CHECKING:
     from station.core.capabilities import Isolation
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 # The beginning of what may become a colour once the next chunk is there.
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,64})?\Z")
 _HARMLESS = "\n\t\r\b"
-
-
-def escape(text: str, keep: str = "") -> str:
-    """Control characters, and those that turn the direction of writing, show as their numbers."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else _shown(found[0]), text)
-
-
-def _shown(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class Passage:
@@ -62,7 +50,7 @@ class Passage:
         self._held = unfinished[0] if unfinished else ""
         text = text[: len(text) - len(self._held)]
         parts, at = [], 0
-        for colour in _COLOUR.finditer(text):
+        for colour in COLOUR.finditer(text):
             parts += [escape(text[at : colour.start()], keep=_HARMLESS), colour[0]]
             at = colour.end()
             self._coloured = True
@@ -94,7 +82,16 @@ def isolation_line(isolation: Isolation) -> str:
 
 def ago(when: float) -> str:
     """`3 min`, counted from the clock of this machine."""
-    seconds = max(0.0, time.time() - when)
+    return _span(time.time() - when)
+
+
+def until(when: float) -> str:
+    """As `ago`, of what is still to come."""
+    return _span(when - time.time())
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -13,9 +13,10 @@ from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote_from_bytes
 
 from station.core.codec import from_plain, to_plain
-from station.core.errors import InternalError, InvalidInput
-from station.core.ids import new_id
+from station.core.errors import InternalError, InvalidInput, ProcessNotFound, SandboxNotFound
+from station.core.ids import check_name, is_process_id, is_tool_id, is_uid, new_id, uid_of
 from station.core.paths import decode_name, encode_name
+from station.core.records import Owner
 from station.core.spec import Limits, Mount
 from station.core.suggest import suggestion
 from station.core.wire import API, Content, ExecRequest, FileEntry, OpenRequest, RunRequest
@@ -187,9 +188,12 @@ def _words(given: Sequence[str], name: str) -> list[str]:
     return [os.fspath(word) for word in given]
 
 
-def open_request(name: str, runtime: str | None, where: Isolated) -> OpenRequest:
+def open_request(
+    name: str, where: Isolated, *, runtime: str | None, timeout_seconds: float | None, temporary: bool
+) -> OpenRequest:
+    """Raises InvalidInput for a name that cannot be, or a time limit out of bounds."""
     return OpenRequest(
-        name,
+        check_name(name),
         backend=where.get("backend"),
         image=where.get("image"),
         runtime=runtime,
@@ -197,7 +201,28 @@ def open_request(name: str, runtime: str | None, where: Isolated) -> OpenRequest
         limits=limits(where.get("limits")),
         best_effort=where.get("best_effort", False),
         mount=mount(where.get("mount")),
+        timeout_seconds=timeout_seconds,
+        temporary=temporary,
     )
+
+
+def named(name: str) -> str:
+    """The id of the sandbox of that name, as paths of the API have it. Raises InvalidInput for what is no name."""
+    return uid_of(Owner.deployment, check_name(name))
+
+
+def check_sandbox_id(given: str) -> str:
+    """`given` itself. Raises SandboxNotFound for what no sandbox can have as its id: it is to stand in a path."""
+    if not is_uid(given) and not is_tool_id(given):
+        raise SandboxNotFound(f"there is no sandbox with the id {given[:80]!r}; `list` tells those there are")
+    return given
+
+
+def check_process_id(given: str) -> str:
+    """`given` itself. Raises ProcessNotFound for what no process can have as its id: it is to stand in a path."""
+    if not is_process_id(given):
+        raise ProcessNotFound(f"there is no process {given[:80]!r} in this sandbox")
+    return given
 
 
 def exec_request(command: Command, *, stdin: Data | None, env: Mapping[str, str] | None, **rest: Any) -> ExecRequest:

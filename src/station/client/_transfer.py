@@ -100,18 +100,25 @@ def pack(source: Path, sink: BinaryIO) -> int:
     return sink.tell()
 
 
-def unpack(archive_file: BinaryIO, target: Path) -> int:
+def unpack(archive_file: BinaryIO, target: Path, *, skip_outer_links: bool = False) -> int:
     """Unpacks a tar of a sandbox below `target`; returns the number of members.
 
-    The archive is untrusted: raises PathRefused for a name that leads out, and for a device. Links are made last and
-    nothing is written through one.
+    The archive is untrusted: raises PathRefused for a name that leads out, for a device, and, before anything is
+    written, for a link that leads out, unless those are to be skipped. Links are made last and nothing is written
+    through one.
     """
+    start = archive_file.tell()
+    if not skip_outer_links:
+        with tarfile.open(fileobj=archive_file, mode="r:", errorlevel=2) as archive:
+            for member in archive:
+                _refuse_link_out(member)
+    archive_file.seek(start)
     target.mkdir(parents=True, exist_ok=True)
     count = 0
     links: list[tarfile.TarInfo] = []
     with tarfile.open(fileobj=archive_file, mode="r|", errorlevel=2) as archive:
         for member in archive:
-            if PurePosixPath(member.name) == PurePosixPath("."):
+            if PurePosixPath(member.name) == PurePosixPath(".") or _leads_out(member):
                 continue
             count += 1
             place = _inside(target, member.name)
@@ -140,6 +147,27 @@ def _inside(target: Path, name: str) -> Path:
         if place.is_symlink():
             raise PathRefused(f"{encode_name(name)} in the archive leads through a link", path=encode_name(name))
     return target.joinpath(*parts)
+
+
+def _leads_out(member: tarfile.TarInfo) -> bool:
+    """Whether it is a link out of the folder: a program here that writes to it would write where the sandbox says."""
+    if not member.issym():
+        return False
+    parts = [part for part in member.linkname.split("/") if part not in ("", ".")]
+    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    depth = sum(part != "." for part in PurePosixPath(member.name).parts) - 1
+    # A `..` after a name could climb out of a link of that name.
+    return member.linkname.startswith("/") or ups > depth or ".." in parts[ups:]
+
+
+def _refuse_link_out(member: tarfile.TarInfo) -> None:
+    if _leads_out(member):
+        name, target = encode_name(member.name), encode_name(member.linkname)
+        raise PathRefused(
+            f"{name} is a link to {target}, which leads out of the folder; nothing was copied to this machine. "
+            "skip_outer_links: true copies all but such links",
+            path=name,
+        )
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:

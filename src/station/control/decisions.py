@@ -79,8 +79,24 @@ def make_spec(request: OpenRequest | RunRequest, *, backend: str, defaults: Limi
     )
 
 
-def check_same(name: str, spec: Spec, request: OpenRequest) -> None:
-    """Raises Conflict that names the first field that the caller gave and the sandbox has otherwise."""
+def remove_at(record: SandboxRecord, *, last_use: float) -> float | None:
+    """When a sandbox goes that is not used again; `None`: never by itself."""
+    after = record.timers.remove_after_idle_seconds
+    return None if after is None or record.state is State.TOMBSTONE else last_use + after
+
+
+def is_over(record: SandboxRecord, *, in_use: bool, now: float) -> bool:
+    """Whether it was left unused for so long that it is to go, in whatever state it is. `in_use`: somebody waits for
+    an answer about it, or a command with a time limit runs in it. One without a limit keeps nothing: a server that
+    nobody asks for any more would hold its sandbox for ever."""
+    at = remove_at(record, last_use=record.last_active_at)
+    return at is not None and not in_use and now >= at
+
+
+def check_same(record: SandboxRecord, request: OpenRequest, *, timeout_seconds: float) -> None:
+    """Raises Conflict that names the first field that the caller gave and the sandbox has otherwise.
+    `timeout_seconds`: the station's, which holds where the record has none."""
+    name, spec = record.name, record.spec
     asked: dict[str, Any] = {
         field: value
         for field in ("backend", "image", "runtime", "network", "mount")
@@ -89,6 +105,8 @@ def check_same(name: str, spec: Spec, request: OpenRequest) -> None:
     pairs = [(field, value, getattr(spec, field)) for field, value in asked.items()]
     held = spec.limits.over(DEFAULT_LIMITS)
     pairs += [(f"limits.{field}", value, getattr(held, field)) for field, value in request.limits.named().items()]
+    if request.timeout_seconds is not None:
+        pairs.append(("timeout_seconds", request.timeout_seconds, record.timeout_seconds or timeout_seconds))
     for field, wanted, has in pairs:
         if wanted != has:
             raise Conflict(
@@ -104,4 +122,4 @@ def _shown(value: object) -> str:
     source = getattr(value, "source", None)
     if source is not None:
         return f"{source}{':ro' if getattr(value, 'read_only', False) else ''}"
-    return "none" if value is None else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from station.core.errors import BoxLost, SandboxFailed, SandboxNotFound, StationError
-from station.core.ids import check_name, uid_of
-from station.core.records import Owner, SandboxRecord
+from station.core.ids import check_name, new_tool_id, uid_of
+from station.core.records import Owner, SandboxRecord, Timers
 from station.core.spec import LifecycleClass, Limits, Spec
 from station.core.states import State, check_transition
-from station.core.wire import OpenRequest
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest
 from station.store.registry import Damaged, Listing, Registry
 
-from .decisions import Step, check_same, make_spec, next_step, undone
+from .decisions import Step, check_same, is_over, make_spec, next_step, undone
 from .locks import KeyedLocks
 from .ports import UNKNOWN_BACKEND, Boxes, Made
+from .tool_ids import ToolIds
+from .uses import Uses
 
 T = TypeVar("T")
 
@@ -32,6 +35,10 @@ class Defaults:
     backend: str
     limits: Limits = field(default_factory=Limits)
     """Only what the operator named."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of commands whose sandbox names none either."""
+    idle_timeout_seconds: float = 1800.0
+    """How long a temporary one stays unused."""
 
 
 def _no_failpoint(_name: str) -> None:
@@ -60,7 +67,10 @@ class Sandboxes:
         self._failpoint = failpoint
         self._locks = KeyedLocks()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._touched: dict[str, float] = {}
+        self._tool_ids = ToolIds()
+        self._going: set[str] = set()
+        self.uses = Uses(now)
+        """Written down by `flush`."""
 
     async def open(self, request: OpenRequest, owner: Owner | None = None) -> tuple[SandboxRecord, bool]:
         """The sandbox of that name, with a box in which a command can run, and whether this call made it.
@@ -71,7 +81,7 @@ class Sandboxes:
         """
         owner = owner or Owner()
         uid = uid_of(owner.deployment, check_name(request.name))
-        self.touch(uid)
+        self.uses.touch(uid)
         return await self._change(uid, self._open(uid, request, owner))
 
     async def ready(self, uid: str) -> SandboxRecord:
@@ -88,18 +98,55 @@ class Sandboxes:
         found = await self._registry.list()
         return Listing([self._seen(r) for r in found.records if r.state is not State.TOMBSTONE], found.damaged)
 
-    async def delete(self, uid: str) -> None:
-        """Box, processes, files and name are gone; only the generation is remembered. Also for one that never was.
-        On an error it stays `deleting`; calling again goes on where it stopped."""
-        await self._change(uid, self._delete(uid))
+    def know(self, records: Iterable[SandboxRecord]) -> None:
+        """All that there are, before anything is looked up by tool id or written."""
+        for record in records:
+            self._tool_ids.note(record)
 
-    def touch(self, uid: str) -> None:
-        """It is in use now. Written with the next `flush`."""
-        self._touched[uid] = self._now()
+    def uid_of_tool(self, tool_id: str) -> str:
+        """The sandbox whose present life has that tool id. Raises SandboxNotFound, also for one of an earlier life."""
+        return self._tool_ids.uid_of(tool_id)
+
+    async def delete(self, uid: str, *, tool_id: str | None = None) -> None:
+        """Box, processes, files and name are gone; only the generation is remembered. Also for one that never was.
+        On an error it stays `deleting`; calling again goes on where it stopped. With a `tool_id` that is not that of
+        its present life, nothing happens."""
+        await self._change(uid, self._delete(uid, tool_id))
+
+    async def save(self, uid: str, *, tool_id: str | None = None) -> None:
+        """Its box and processes are gone; name and files wait for the next use. Nothing happens where there is none,
+        and as in `delete`. Raises SandboxFailed for one that is failed or quarantined."""
+        await self._change(uid, self._save(uid, tool_id))
+
+    def is_going(self, uid: str) -> bool:
+        """Whether its box is about to be destroyed: who comes now waits for that (`settled`, `ready`)."""
+        return uid in self._going
+
+    async def settled(self, uid: str) -> None:
+        """Waits for the changes under way. Raises SandboxNotFound where it is deleted after them."""
+        await self._change(uid, self.get(uid))
+
+    async def remove_unused(self, is_busy: Callable[[str], bool]) -> None:
+        """Deletes each temporary sandbox that nobody has used for its time. `is_busy`: whether a command with a time
+        limit runs in it. One that cannot be deleted does not stop the others, and is tried again with the next call.
+        """
+        now = self._now()
+        found = [record.uid for record in (await self.list()).records if is_over(record, in_use=False, now=now)]
+        await asyncio.gather(*(self._remove_one(uid, is_busy) for uid in found))
+
+    async def _remove_one(self, uid: str, is_busy: Callable[[str], bool]) -> None:
+        try:
+            removed = await self._change(uid, self._remove_unused(uid, is_busy))
+        except (StationError, OSError) as error:
+            log.error("sandbox %s was not used for its time and could not be deleted: %s", uid, error)
+        else:
+            if removed is not None:
+                log.info("sandbox %s (%s) was not used for its time and is deleted", uid, removed.name)
 
     async def flush(self) -> None:
-        """Writes what `touch` noted. A sandbox whose record cannot be written does not stop the others."""
-        for uid in list(self._touched):
+        """Writes what `uses` noted. A sandbox whose record cannot be written does not stop the others, and is tried
+        again by the next call."""
+        for uid in self.uses.noted():
             try:
                 await self._change(uid, self._flush(uid))
             except StationError as error:
@@ -145,7 +192,9 @@ class Sandboxes:
         if next_step(record) is Step.CLAIM:
             return await self._create_first(uid, request, owner, old=record), True
         assert record is not None
-        check_same(record.name, record.spec, request)
+        check_same(record, request, timeout_seconds=self._defaults().timeout_seconds)
+        if not record.tool_id:  # of a station that gave none yet
+            record = await self._put(record, tool_id=new_tool_id(self._now()))
         return await self._running(record), False
 
     async def _ready(self, uid: str) -> SandboxRecord:
@@ -197,8 +246,12 @@ class Sandboxes:
             updated_at=now,
             last_active_at=now,
             fence=old.fence if old else 0,
+            timers=Timers(remove_after_idle_seconds=defaults.idle_timeout_seconds if request.temporary else None),
+            tool_id=new_tool_id(now),
+            timeout_seconds=request.timeout_seconds,
         )
         claimed = await (self._registry.put(claim) if old else self._registry.create(claim))
+        self._tool_ids.note(claimed)
         self._failpoint("create.after_claim")
         return await self._create(claimed)
 
@@ -278,21 +331,66 @@ class Sandboxes:
         if record is not None and record.state is State.RUNNING and record.generation == generation:
             await self._lose(record, reason)
 
-    async def _delete(self, uid: str) -> None:
+    async def _delete(self, uid: str, tool_id: str | None) -> None:
         found = await self._registry.get(uid)
-        self._touched.pop(uid, None)
-        record = self._salvaged(found) if isinstance(found, Damaged) else found
-        if record is not None and record.state is not State.TOMBSTONE:
-            await self._finish_delete(record)
+        if isinstance(found, Damaged):
+            await self._finish_delete(self._salvaged(found))
+        elif found is not None and found.state is not State.TOMBSTONE and tool_id in (None, found.tool_id):
+            await self._finish_delete(found)
+
+    async def _remove_unused(self, uid: str, is_busy: Callable[[str], bool]) -> SandboxRecord | None:
+        record = await self._read(uid)
+        if record is None:
+            return None
+        # From here to `_holding_off` nothing else runs: a use was seen, or it waits and finds the sandbox deleted.
+        in_use = self.uses.under_way(uid) or is_busy(uid)
+        if not is_over(self._seen(record), in_use=in_use, now=self._now()):
+            return None
+        return await self._finish_delete(record)
 
     async def _finish_delete(self, record: SandboxRecord) -> SandboxRecord:
-        record = await self._put(record, state=State.DELETING)
-        self._failpoint("delete.after_mark")
-        await self._boxes.destroy(record)
-        self._failpoint("delete.after_destroy")
-        await self._boxes.remove_files(record)
-        self._failpoint("delete.after_files")
-        return await self._put(record, state=State.TOMBSTONE, box=None, reason=None, guest_version=None)
+        with self._holding_off(record.uid):
+            record = await self._put(record, state=State.DELETING, reason=None)
+            self._failpoint("delete.after_mark")
+            try:
+                await self._boxes.destroy(record)
+                self._failpoint("delete.after_destroy")
+                await self._boxes.remove_files(record)
+                self._failpoint("delete.after_files")
+            except (StationError, OSError) as error:
+                await self._note_reason(record, f"it could not be deleted: {error}")
+                raise
+            gone = await self._put(record, state=State.TOMBSTONE, box=None, reason=None, guest_version=None)
+        self.uses.forget(record.uid)
+        return gone
+
+    async def _note_reason(self, record: SandboxRecord, reason: str) -> None:
+        try:
+            await self._put(record, reason=reason)
+        except StationError as error:
+            log.error("sandbox %s: %s; nor could that be written: %s", record.uid, reason, error)
+
+    async def _save(self, uid: str, tool_id: str | None) -> None:
+        record = await self._read(uid)
+        if record is None or record.state is State.TOMBSTONE or tool_id not in (None, record.tool_id):
+            return
+        settled = await self._settled(uid)
+        if settled is None or settled.state is not State.RUNNING:
+            return
+        with self._holding_off(uid):
+            # A kill in between leaves a running record without a box, which becomes `saved` like every other.
+            await self._boxes.destroy(settled)
+            await self._put(settled, state=State.SAVED, box=None, reason=None)
+        self.uses.touch(uid)
+
+    @contextmanager
+    def _holding_off(self, uid: str) -> Iterator[None]:
+        """Uses that take the way past the lock, to a live box, wait until it is decided what becomes of it."""
+        self._going.add(uid)
+        try:
+            yield
+        finally:
+            self._going.discard(uid)
 
     def _salvaged(self, damaged: Damaged) -> SandboxRecord:
         """Enough of a record to delete what a damaged one stood for. Where its generation is unreadable, the clock
@@ -313,10 +411,11 @@ class Sandboxes:
         )
 
     async def _flush(self, uid: str) -> None:
-        at = self._touched.pop(uid, None)
+        at = self.uses.last(uid)
         found = await self._registry.get(uid)
-        if at and isinstance(found, SandboxRecord) and found.last_active_at < at and found.state is not State.TOMBSTONE:
+        if isinstance(found, SandboxRecord) and found.last_active_at < at and found.state is not State.TOMBSTONE:
             await self._registry.put(replace(found, last_active_at=at))
+        self.uses.forget(uid, at)
 
     async def _read(self, uid: str) -> SandboxRecord | None:
         found = await self._registry.get(uid)
@@ -327,10 +426,12 @@ class Sandboxes:
     async def _put(self, record: SandboxRecord, **changes: Any) -> SandboxRecord:
         new = replace(record, updated_at=self._now(), **changes)
         check_transition(record.state, new.state)
-        return await self._registry.put(new)
+        written = await self._registry.put(new)
+        self._tool_ids.note(written)
+        return written
 
     def _seen(self, record: SandboxRecord) -> SandboxRecord:
-        at = self._touched.get(record.uid, 0.0)
+        at = self.uses.last(record.uid)
         return replace(record, last_active_at=at) if at > record.last_active_at else record
 
 

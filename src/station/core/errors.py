@@ -4,6 +4,7 @@
     ├── InvalidInput          400  what was asked for makes no sense; the sentence names the field
     │   ├── PathRefused       400  a path outside workspace, home and /tmp
     │   └── TooLarge          413
+    ├── Unauthenticated       401  no token, or not the right one
     ├── Refused               403  policy says no
     ├── NotFound              404  no such sandbox, process or file (or another's)
     │   ├── SandboxNotFound
@@ -14,6 +15,7 @@
     │   ├── Busy
     │   ├── SandboxFailed          quarantined or failed; the reason is in the sentence
     │   └── NotARegularFile
+    ├── Misdirected           421  the request names another host than this station
     ├── CannotEnforce         422  a limit or policy named by the caller that this backend cannot keep
     ├── LimitReached          429  retryable
     ├── StorageFull           507
@@ -84,6 +86,13 @@ class TooLarge(InvalidInput):
     status = 413
 
 
+class Unauthenticated(StationError):
+    """No token was shown, or not the right one."""
+
+    code = "unauthenticated"
+    status = 401
+
+
 class Refused(StationError):
     """Policy says no; asking again will not help."""
 
@@ -146,6 +155,13 @@ class NotARegularFile(Conflict):
     """A directory, fifo, socket or device where a regular file is needed."""
 
     code = "not_a_regular_file"
+
+
+class Misdirected(StationError):
+    """The request names another host than this station: it was meant for somebody else, or a page forged it."""
+
+    code = "misdirected"
+    status = 421
 
 
 class CannotEnforce(StationError):

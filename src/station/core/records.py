@@ -63,6 +63,10 @@ class SandboxRecord:
     timers: Timers = field(default_factory=Timers)
     reason: str | None = None
     """Why it is failed or lost its box; `None` where all is well."""
+    tool_id: str = ""
+    """`ses_` and a ULID, new with each claim of the name: what the agent's tools call this life of it."""
+    timeout_seconds: float | None = None
+    """Of its commands that name none; `None`: the station's."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Fields of a later version, kept as they were read."""
 
@@ -111,5 +115,7 @@ class ProcessRecord:
     usage: Usage | None = None
     ended_children: int = 0
     """Children that were still running when the command ended, and were ended."""
+    timeout_seconds: float | None = None
+    """When the guest ends it; `None`: never."""
     stdout: StreamTotals = field(default_factory=StreamTotals)
     stderr: StreamTotals = field(default_factory=StreamTotals)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+# What lessens isolation is no guess, only the mending of a slip.
+_DELICATE = frozenset({"allow_host", "STN_SANDBOX_ALLOW_HOST"})
+_SLIP = 0.9
+
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or which names there are."""
@@ -17,4 +21,9 @@ def near_name(name: str, names: Sequence[str]) -> str:
     # `timeout` is meant as timeout_seconds, though other names have more letters in common.
     close = [known for known in names if name and known.startswith(f"{name}_")]
     close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = [known for known in close if known not in _DELICATE or _likeness(name, known) > _SLIP]
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()

@@ -26,6 +26,8 @@ SOCKET, LOCK, LOG = "station.sock", "station.lock", "station.log"
 MAX_STRING_BYTES = 128 * 1024
 DEFAULT_KEPT_BYTES, MAX_KEPT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 """Of each output stream of a run: half of it is its head, half its tail."""
+DEFAULT_SHOWN_BYTES = 200_000
+"""Of each output stream, what the agent's tools show (`sandbox.max_stdout_bytes`)."""
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 1.0, 3600.0, 120.0
 
 
@@ -109,6 +111,14 @@ class OpenRequest:
     limits: Limits = field(default_factory=Limits)
     best_effort: bool = False
     mount: Mount | None = None
+    timeout_seconds: float | None = None
+    """Of its commands that name none; `None`: the station's `sandbox.timeout_seconds`."""
+    temporary: bool = False
+    """Of a new one: removed with its files after `sandbox.idle_timeout_minutes` without use. An existing one stays what
+    it is."""
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout_seconds)
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class SandboxView:
     """What the API says of a sandbox."""
 
     id: str
-    """The wire uid; paths of the API use it."""
+    """The wire uid, the same for every life of the name; paths of the API use it, or `tool_id`."""
     name: str
     state: PublicState
     generation: int
@@ -130,6 +140,13 @@ class SandboxView:
     mount: Mount | None = None
     processes: int = 0
     """Running ones."""
+    tool_id: str = ""
+    """`ses_` and a ULID: this life of the name. After a delete and a new open it is another, and the old one is not
+    found."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of its commands that name none."""
+    remove_at: float | None = None
+    """When it will be removed with its files unless it is used before; `None`: kept until somebody deletes it."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +165,7 @@ class ExecRequest:
     stdin_open: bool = False
     """Keep stdin open for later writes (processes only)."""
     timeout_seconds: float | None = None
-    """`None`: 120 for exec, none for a started process."""
+    """`None`: the sandbox's for exec, none for a started process."""
     output_limit_bytes: int | None = None
     """End with output_limit after that many bytes of both streams; `None`: none."""
     id: str | None = None
@@ -263,7 +280,8 @@ class RunRequest:
     """By path (absolute, or relative to the workspace, percent-coded)."""
     artifacts: list[str] = field(default_factory=list)
     """Names or glob patterns, relative to the workspace; `**` crosses directories."""
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: float | None = None
+    """`None`: the station's `sandbox.timeout_seconds`."""
     backend: str | None = None
     image: str | None = None
     network: str | None = None
@@ -341,4 +359,8 @@ class StationView:
     live_boxes: int
     pool_boxes: int
     running_processes: int
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of commands and runs that name none."""
+    max_stdout_bytes: int = DEFAULT_SHOWN_BYTES
+    """Of each output stream, what the agent's tools show."""
     api: int = 1

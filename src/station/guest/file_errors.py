@@ -45,7 +45,7 @@ _ERRORS: dict[int, tuple[type[StationError], str]] = {
     errno.EACCES: (Refused, "the permissions of {}, or of a folder above it, do not allow this"),
     errno.EPERM: (Refused, "the sandbox's user may not do this with {}"),
     errno.EROFS: (Refused, "{} is read-only"),
-    errno.EBUSY: (Busy, "{} is in use"),
+    errno.EBUSY: (Refused, "{} is protected, and read-only here: git, a shell or an editor runs what stands in it"),
     errno.ETXTBSY: (Busy, "{} is a program that is running"),
     errno.ELOOP: (PathRefused, _OUTSIDE),
     errno.EXDEV: (PathRefused, _OUTSIDE),

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from .validate import to_json
+from station.validate import to_json
 
 JSON = "application/json"
 

@@ -19,6 +19,8 @@ from . import routes_processes as processes
 from . import routes_sandboxes as sandboxes
 from . import routes_station as stations
 from .errors import HANDLERS
+from .faces import Faces
+from .guard import HEALTH
 from .station import Station
 
 Handler: TypeAlias = Callable[[Station, Request], Awaitable[Response]]
@@ -57,17 +59,22 @@ ROUTES: list[tuple[str, str, Handler]] = [
 ]
 
 
-def build_app(station: Station) -> ASGIApp:
-    """The API over a station that was started. Whoever serves it ends the station afterwards."""
+def build_app(station: Station, faces: Faces | None = None) -> ASGIApp:
+    """The API over a station that was started, and the faces at their paths. Whoever serves it ends both afterwards."""
     table = [
         Route(API + path, partial(handler, station), methods=[method], name=handler.__name__)
         for method, path, handler in ROUTES
     ]
-    health = Route("/healthz", partial(stations.health, station), methods=["GET"], name="health")
+    health = Route(HEALTH, partial(stations.health, station), methods=["GET"], name="health")
     app = Starlette(routes=[*table, health], exception_handlers=HANDLERS)
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
         with station.activity:
-            await app(scope, receive, send)
+            face = faces.find(scope["path"]) if faces is not None else None
+            try:
+                await (face or app)(scope, receive, send)
+            finally:
+                if (uid := scope.get(sandboxes.USED)) is not None:
+                    station.sandboxes.uses.end(uid)
 
     return counted

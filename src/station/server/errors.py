@@ -17,11 +17,21 @@ from .requests import Gone
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
+RPC_REFUSED = -32000
+"""Of the codes that JSON-RPC leaves to a server."""
 
 
-def answer(error: StationError) -> Response:
-    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if error.retryable and error.status in (429, 503) else None
-    content = json.dumps(error.to_body(), default=str).encode()
+def answer(error: StationError, *, rpc: bool = False) -> Response:
+    """`rpc`: as the error of a JSON-RPC message that could not be read. A client of a face shows nothing else."""
+    headers = {}
+    if error.retryable and error.status in (429, 503):
+        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    body = error.to_body()
+    if rpc:
+        body = {"jsonrpc": "2.0", "id": None, "error": {"code": RPC_REFUSED, "message": error.message, "data": body}}
+    content = json.dumps(body, default=str).encode()
     return Response(content, error.status, headers=headers, media_type="application/json")
 
 

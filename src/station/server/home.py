@@ -35,6 +35,7 @@ class Lock:
 
     def __init__(self, home: Path) -> None:
         """Raises Busy, at once, that names the process of the station that has it."""
+        self._path = home / LOCK
         self._fd = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,6 +49,13 @@ class Lock:
             ) from error
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def holds(self) -> bool:
+        """False where somebody has removed the directory, or the lock in it: another station may have the name now."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._path.stat())
+        except OSError:
+            return False
 
     def release(self) -> None:
         os.close(self._fd)

@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from station.core.errors import InvalidInput, TooLarge
 from station.core.suggest import suggestion
-
-from .validate import from_json
+from station.validate import from_json
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from station.worker.files import FileRead
 
 from . import answers
 from .requests import Query, body
-from .routes_sandboxes import sandbox_id
+from .routes_sandboxes import live_box
 from .station import Station
 
 OCTETS = "application/octet-stream"
@@ -24,7 +24,7 @@ async def read(station: Station, request: Request) -> Response:
     query = Query(request, "path", "offset", "length", "digest")
     path, offset, length = query.need("path"), query.whole("offset", 0) or 0, query.whole("length")
     digest = query.digest()
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     found = await station.files.read(live, path, offset=offset, length=length)
     return StreamingResponse(
         _content(found, sealed=digest),
@@ -44,7 +44,7 @@ async def write(station: Station, request: Request) -> Response:
     # The digest of the sender goes on to the guest, which checks it (docs/decisions/0002).
     sealed = query.digest()
     mode = 0o644 if mode is None else mode
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     done = await station.files.write(
         live, path, body(request), mode=mode, overwrite=overwrite, parents=parents, sealed=sealed
     )
@@ -54,14 +54,14 @@ async def write(station: Station, request: Request) -> Response:
 async def remove(station: Station, request: Request) -> Response:
     query = Query(request, "path", "recursive")
     path, recursive = query.need("path"), query.flag("recursive")
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     return answers.facts(removed=await station.files.remove(live, path, recursive=recursive))
 
 
 async def stat(station: Station, request: Request) -> Response:
     query = Query(request, "path", "follow")
     path, follow = query.need("path"), query.flag("follow", True)
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     return answers.one(await station.files.stat(live, path, follow=follow))
 
 
@@ -69,14 +69,14 @@ async def list_(station: Station, request: Request) -> Response:
     query = Query(request, "path", "recursive", "limit", "after")
     path, recursive = query.text("path") or ".", query.flag("recursive")
     limit, after = query.whole("limit", 1000) or 0, query.text("after")
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     return answers.one(await station.files.list(live, path, recursive=recursive, limit=limit, after=after))
 
 
 async def mkdir(station: Station, request: Request) -> Response:
     query = Query(request, "path", "mode", "parents")
     path, parents, mode = query.need("path"), query.flag("parents", True), query.mode()
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     made = await station.files.mkdir(live, path, mode=0o755 if mode is None else mode, parents=parents)
     return answers.facts(created=made)
 
@@ -84,7 +84,7 @@ async def mkdir(station: Station, request: Request) -> Response:
 async def rename(station: Station, request: Request) -> Response:
     query = Query(request, "path", "to", "overwrite")
     path, to, overwrite = query.need("path"), query.need("to"), query.flag("overwrite", True)
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     await station.files.rename(live, path, to, overwrite=overwrite)
     return answers.nothing()
 
@@ -92,14 +92,14 @@ async def rename(station: Station, request: Request) -> Response:
 async def copy(station: Station, request: Request) -> Response:
     query = Query(request, "path", "to", "overwrite")
     path, to, overwrite = query.need("path"), query.need("to"), query.flag("overwrite", True)
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     await station.files.copy(live, path, to, overwrite=overwrite)
     return answers.nothing()
 
 
 async def read_archive(station: Station, request: Request) -> Response:
     path = Query(request, "path").text("path") or "."
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     chunks = station.files.archive(live, path)
     # The first piece comes before the answer begins, so that a missing path is a 404 and no broken archive.
     first = await anext(chunks, b"")
@@ -108,7 +108,7 @@ async def read_archive(station: Station, request: Request) -> Response:
 
 async def write_archive(station: Station, request: Request) -> Response:
     path = Query(request, "path").text("path") or "."
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     return answers.facts(entries=await station.files.extract(live, path, body(request)))
 
 

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from station.core.wire import ExecRequest, OutputEvent, SignalRequest
+from station.validate import to_json
 
 from . import answers
 from .requests import LARGE_BODY, Query, body, read_json, while_connected
-from .routes_sandboxes import sandbox_id
+from .routes_sandboxes import in_use, live_box
 from .station import Station
-from .validate import to_json
 
 MAX_WAIT_SECONDS = 3600.0
 
@@ -22,51 +22,49 @@ MAX_WAIT_SECONDS = 3600.0
 async def exec_(station: Station, request: Request) -> Response:
     """The hot path."""
     wanted = await read_json(request, ExecRequest, LARGE_BODY)
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     return answers.one(await while_connected(request, station.processes.exec(live, wanted)))
 
 
 async def start(station: Station, request: Request) -> Response:
     Query(request)
     wanted = await read_json(request, ExecRequest, LARGE_BODY)
-    live = await station.live(sandbox_id(request))
+    live = await live_box(station, request)
     record = await station.processes.start(live, wanted, default_timeout=None)
     return answers.one(await station.processes.get(live.uid, record.id), 201)
 
 
 async def list_(station: Station, request: Request) -> Response:
     Query(request)
-    record = await station.sandboxes.get(sandbox_id(request))
+    record = await station.sandboxes.get(await in_use(station, request))
     return answers.many("processes", list(station.processes.list(record.uid)))
 
 
 async def get(station: Station, request: Request) -> Response:
     query = Query(request, "wait", "output")
     seconds, output = query.seconds("wait", most=MAX_WAIT_SECONDS), query.flag("output")
-    looking = station.processes.get(sandbox_id(request), _process_id(request), wait_seconds=seconds, output=output)
+    uid = await in_use(station, request)
+    looking = station.processes.get(uid, _process_id(request), wait_seconds=seconds, output=output)
     return answers.one(await while_connected(request, looking) if seconds else await looking)
 
 
 async def signal(station: Station, request: Request) -> Response:
     Query(request)
     wanted = await read_json(request, SignalRequest)
-    uid = sandbox_id(request)
-    await station.processes.signal(uid, _process_id(request), wanted)
-    station.sandboxes.touch(uid)
+    await station.processes.signal(await in_use(station, request), _process_id(request), wanted)
     return answers.nothing()
 
 
 async def stdin(station: Station, request: Request) -> Response:
     eof = Query(request, "eof").flag("eof")
-    uid = sandbox_id(request)
+    uid = await in_use(station, request)
     taken = await station.processes.write_stdin(uid, _process_id(request), body(request), eof=eof)
-    station.sandboxes.touch(uid)
     return answers.facts(taken=taken)
 
 
 async def output(station: Station, request: Request) -> Response:
     query = Query(request, "follow", "after_stdout", "after_stderr")
-    uid, process_id = sandbox_id(request), _process_id(request)
+    uid, process_id = await in_use(station, request), _process_id(request)
     # Looked up first: once an answer has begun, there is no status left to tell an error by.
     await station.processes.get(uid, process_id)
     events = station.processes.output(

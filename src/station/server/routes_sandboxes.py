@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-import re
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from station.core.errors import SandboxNotFound
+from station.core.ids import is_tool_id, is_uid
 from station.core.wire import OpenRequest, RunRequest
+from station.worker.live import LiveBox
 
 from . import answers
 from .requests import LARGE_BODY, Query, read_json, while_connected
 from .station import Station
 from .views import damaged_view, sandbox_view
 
-_UID = re.compile(r"[a-z2-7]{52}")
+USED = "station.used"
+"""Where the scope of a request says which sandbox it uses."""
 
 
 def sandbox_id(request: Request) -> str:
-    """The `{sid}` of the path. Raises SandboxNotFound for what cannot be one: it will name a directory."""
-    uid: str = request.path_params["sid"]
-    if not _UID.fullmatch(uid):
-        raise SandboxNotFound("a sandbox is addressed by its id, as an open answers it", uid=uid[:80])
+    """The `{sid}` of the path: a uid or a tool id. Raises SandboxNotFound for what cannot be one: it will name a
+    directory."""
+    sid: str = request.path_params["sid"]
+    if not (is_uid(sid) or is_tool_id(sid)):
+        raise SandboxNotFound("a sandbox is addressed by its id, as an open answers it", uid=sid[:80])
+    return sid
+
+
+async def in_use(station: Station, request: Request) -> str:
+    """The uid of the sandbox of the path, which counts as used until the request ends. Waits where its box is just
+    being destroyed. Raises SandboxNotFound where it is gone then, and for a tool id of none."""
+    uid = begin_use(station, request, station.uid(sandbox_id(request)))
+    if station.sandboxes.is_going(uid):
+        await station.sandboxes.settled(uid)
+    return uid
+
+
+async def live_box(station: Station, request: Request) -> LiveBox:
+    """The box of the sandbox of the path, ready for a command, and in use until the request ends."""
+    sid = sandbox_id(request)
+    begin_use(station, request, station.uid(sid))
+    return await station.live(sid)
+
+
+def begin_use(station: Station, request: Request, uid: str) -> str:
+    """Ended by the application with the request, whose answer may still be on its way when the handler has returned."""
+    station.sandboxes.uses.begin(uid)
+    request.scope[USED] = uid
     return uid
 
 
@@ -42,13 +67,21 @@ async def list_(station: Station, request: Request) -> Response:
 
 async def get(station: Station, request: Request) -> Response:
     Query(request)
-    return answers.one(await sandbox_view(station, await station.sandboxes.get(sandbox_id(request))))
+    uid = station.uid(sandbox_id(request))
+    return answers.one(await sandbox_view(station, await station.sandboxes.get(uid)))
 
 
 async def delete(station: Station, request: Request) -> Response:
     """Also where there is none: repeating is no error."""
-    Query(request)
-    await station.sandboxes.delete(sandbox_id(request))
+    keep_files = Query(request, "keep_files").flag("keep_files")
+    sid = sandbox_id(request)
+    try:
+        uid = station.uid(sid)
+    except SandboxNotFound:
+        return answers.nothing()
+    tool_id = None if sid == uid else sid
+    change = station.sandboxes.save if keep_files else station.sandboxes.delete
+    await change(uid, tool_id=tool_id)
     return answers.nothing()
 
 

@@ -31,6 +31,8 @@ async def info(this: Station, _request: Request) -> Response:
             live_boxes=len(this.boxes),
             pool_boxes=len(this.pool),
             running_processes=len(this.processes.running()),
+            timeout_seconds=this.settings.sandbox.timeout_seconds,
+            max_stdout_bytes=this.settings.sandbox.max_stdout_bytes,
         )
     )
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
+import json
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import uvicorn
+import uvloop
 
-from station.core.errors import StationError
+import station as package
+from station.core.errors import StationError, Unavailable
 from station.core.wire import SOCKET
 from station.worker.tasks import Tasks
 
 from . import home as homes
+from . import listen, token
 from .app import build_app
+from .faces import Faces, Loader
+from .guard import Guard, local
+from .http import GRACEFUL_SECONDS, Server
 from .logs import set_up
 from .settings import Settings, load
 from .station import MakeBackends, Station, backends_of
@@ -27,132 +35,186 @@ from .station import MakeBackends, Station, backends_of
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 15.0
-GRACEFUL_SECONDS = 5
 EXIT_FAILED = 125
 
 
-def run(
-    home: Path,
-    *,
-    background: bool = False,
-    ready_fd: int | None = None,
-    make_backends: MakeBackends = backends_of,
-) -> int:
+@dataclass(frozen=True)
+class Options:
+    """How a station is run, beside its settings."""
+
+    background: bool = False
+    """The caller has left its terminal and parent. The log is a file, and the station ends when it is idle."""
+    ready_fd: int | None = None
+    """A byte is written there as soon as requests are answered; where that never happens it is closed without one."""
+    listen: str | None = None
+    """Before the setting of that name."""
+    json: bool = False
+    """Standard output gets one line: `Listening` once requests are answered, or the error."""
+    faces: Mapping[str, Loader] = field(default_factory=dict)
+    """By path."""
+    make_backends: MakeBackends = backends_of
+
+
+@dataclass(frozen=True)
+class _Tcp:
+    sock: socket.socket
+    address: listen.Address
+    token: token.Token
+
+
+def run(home: Path, options: Options | None = None) -> int:
     """Serves the state directory until it is told to stop, and returns the exit code.
 
-    Where a station has the directory already, or its settings or the directory cannot be used, that is said on
-    stderr at once and the code is 125. In the background (the caller has left its terminal and parent) the log is a
-    file, and the station ends when it is idle. A byte is written to `ready_fd` as soon as requests are answered;
-    where that never happens it is closed without one.
+    Where a station has the directory already, or its settings, its address or the directory cannot be used, that is
+    said on stderr at once, nothing has started, and the code is 125.
     """
-    try:
-        settings = load(home)
-        homes.prepare(settings.home)
-        lock = homes.Lock(settings.home)
-        handler = set_up(settings.home, background=background, megabytes=settings.log_megabytes)
-    except (StationError, OSError) as error:
-        sys.stderr.write(f"stn: {error}\n")
-        return EXIT_FAILED
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, background, ready_fd, make_backends))
-    finally:
-        logging.getLogger().removeHandler(handler)
-        handler.close()
-        lock.release()
+    options = options or Options()
+    given = token.take()
+    with ExitStack() as held:
+        try:
+            settings = load(home)
+            if options.listen:
+                settings = dataclasses.replace(settings, listen=options.listen)
+            homes.prepare(settings.home)
+            lock = homes.Lock(settings.home)
+            held.callback(lock.release)
+            handler = set_up(settings.home, background=options.background, megabytes=settings.log_megabytes)
+            held.callback(_take_down, handler)
+            tcp = _listen(settings, given, held)
+        except (StationError, OSError) as error:
+            sys.stderr.write(f"stn: {error}\n")
+            return _failed(error, options)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, lock, tcp, options))
+    raise AssertionError("nothing above swallows an error")
 
 
-async def _serve(settings: Settings, background: bool, ready_fd: int | None, make_backends: MakeBackends) -> int:
+def _listen(settings: Settings, given: str | None, held: ExitStack) -> _Tcp | None:
+    """Before anything is started: a port that is taken must leave nothing behind."""
+    listen.forget(settings.home)
+    if settings.listen is None:
+        return None
+    sock, address = listen.bind(listen.parse(settings.listen))
+    held.callback(sock.close)
+    return _Tcp(sock, address, token.operator_token(settings.home, given))
+
+
+def _take_down(handler: logging.Handler) -> None:
+    logging.getLogger().removeHandler(handler)
+    handler.close()
+
+
+def _failed(error: Exception, options: Options) -> int:
+    if options.json:
+        known = error if isinstance(error, StationError) else Unavailable(str(error), retryable=False)
+        _print(json.dumps(known.to_body(), default=str))
+    return EXIT_FAILED
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # who wanted it has gone
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+async def _serve(settings: Settings, lock: homes.Lock, tcp: _Tcp | None, options: Options) -> int:
     try:
-        station = await Station.start(settings, make_backends=make_backends)
+        station = await Station.start(settings, make_backends=options.make_backends)
     except (StationError, OSError) as error:
         log.error("the station could not start: %s", error)
-        return EXIT_FAILED
+        return _failed(error, options)
     try:
         sock = homes.bind(settings.home)
         try:
-            await _answer(station, sock, ready=_ready(ready_fd), end_when_idle=background)
+            await _answer(station, sock, lock, tcp, options)
         finally:
             sock.close()
             (settings.home / SOCKET).unlink(missing_ok=True)
+            listen.forget(settings.home)
     except StationError as error:
         log.error("the station cannot go on: %s", error)
-        return EXIT_FAILED
+        return _failed(error, options)
     finally:
         await station.aclose()
     log.info("the station has ended; kept sandboxes live on")
     return 0
 
 
-async def _answer(station: Station, sock: socket.socket, *, ready: Callable[[], None], end_when_idle: bool) -> None:
-    server = Server(station, ready)
-    station.request_stop = server.stop
+async def _answer(station: Station, sock: socket.socket, lock: homes.Lock, tcp: _Tcp | None, options: Options) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, server.stop)
-    async with Tasks() as tasks:
-        tasks.start(_keep_house(station, server, end_when_idle), name="housekeeping")
-        await server.serve(sockets=[sock])
+    async with Tasks() as tasks, Faces(station.settings.home, options.faces) as faces, asyncio.TaskGroup() as group:
+        app = build_app(station, faces)
+        servers = [Server(local(app), sock)]
+        if tcp is not None:
+            guard = Guard(app, host=tcp.address.authority, token=tcp.token.secret, speaks_rpc=faces.has)
+            servers.append(Server(guard, tcp.sock))
+        stop = _Stop(servers, faces)
+        station.request_stop = stop.ask
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, stop.ask)
+        tasks.start(_keep_house(station, lock, stop, end_when_idle=options.background), name="housekeeping")
+        for server in servers:
+            group.create_task(server.run_until_stopped())
+            await server.listening.wait()
+        _tell(station.settings.home, tcp, options)
+        await stop.asked.wait()
+        begun = loop.time()
+        # First, while requests are answered: faces are clients of this station, and finish their calls.
+        await faces.aclose()
+        for server in servers:
+            server.stop(GRACEFUL_SECONDS - (loop.time() - begun))
 
 
-async def _keep_house(station: Station, server: Server, end_when_idle: bool) -> None:
-    while True:
-        await asyncio.sleep(HOUSEKEEPING_SECONDS)
-        await station.housekeeping()
-        if end_when_idle and station.is_idle():
-            log.info("nobody needs this station: no live box, no request for %g minutes", station.settings.idle_minutes)
-            server.stop()
+class _Stop:
+    """The end of a station, asked for."""
+
+    def __init__(self, servers: list[Server], faces: Faces) -> None:
+        self._servers = servers
+        self._faces = faces
+        self.asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Requests that run are finished, for about 5 s; asked twice, they are not."""
+        if self.asked.is_set():
+            self._faces.hurry()
+            for server in self._servers:
+                server.hurry()
+        self.asked.set()
 
 
-class Server(uvicorn.Server):
-    """uvicorn, told to stop by us alone: its own signal handling would end the process before boxes are let go."""
-
-    def __init__(self, station: Station, ready: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                build_app(station),
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                # Above what clients keep: a client must be the one to drop an idle connection.
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=GRACEFUL_SECONDS,
-            )
-        )
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def stop(self) -> None:
-        """Requests that run are finished, for at most 5 s; asked twice, they are not."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-
-def _ready(fd: int | None) -> Callable[[], None]:
-    def tell() -> None:
-        if fd is not None:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(fd, b"\n")
-            os.close(fd)
-
-    return tell
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def _tell(home: Path, tcp: _Tcp | None, options: Options) -> None:
+    file = tcp.token.file if tcp else None
+    told = listen.Listening(
+        url=f"http://{tcp.address}" if tcp else None,
+        token_file=str(file) if file else None,
+        socket=str(home / SOCKET),
+        pid=os.getpid(),
+        version=package.__version__,
+    )
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
+        told.write(home)
+    except OSError as error:  # a full disk: what is there is served all the same
+        log.error("%s cannot be written: %s", home / listen.FILE, error.strerror)
+    if tcp:
+        log.info("listening on %s, token %s", told.url, f"in {file}" if file else f"from {token.VARIABLE}")
+    if options.json:
+        _print(told.line())
+    if options.ready_fd is not None:
+        with suppress(BrokenPipeError):
+            os.write(options.ready_fd, b"\n")
+        os.close(options.ready_fd)
+
+
+async def _keep_house(station: Station, lock: homes.Lock, stop: _Stop, *, end_when_idle: bool) -> None:
+    cleanup = station.settings.sandbox.cleanup_interval_minutes * 60
+    while True:
+        await asyncio.sleep(min(HOUSEKEEPING_SECONDS, max(1.0, cleanup)))
+        if not lock.holds() and not stop.asked.is_set():
+            log.error("the state directory is gone, and with it every file: all sandboxes end, and this station")
+            await station.delete_all()
+            stop.ask()
+            continue
+        await station.housekeeping()
+        if end_when_idle and station.is_idle() and not stop.asked.is_set():
+            log.info("nobody needs this station: no live box, no request for %g minutes", station.settings.idle_minutes)
+            stop.ask()

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
 from station.core.suggest import suggestion
+from station.core.wire import DEFAULT_SHOWN_BYTES, DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, MIN_TIMEOUT_SECONDS
+from station.validate import from_plain
 
-from .validate import from_plain
+from . import listen
 
 FILE = "station.yaml"
+MAX_SHOWN_BYTES = 512 * 1024
+"""The head of each stream that a record keeps."""
+_MOST_MINUTES = 1_000_000.0
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
 # Of the environment, but of no station: who reads them says so.
-_OTHERS = ("STN_HOME", "STN_FAIL", "STN_CODE_", "STN_TEST_")
+_OTHERS = ("STN_HOME", "STN_TOKEN", "STN_FAIL", "STN_CODE_", "STN_TEST_")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,14 @@ class SandboxSettings:
     """Boxes made ahead for each kind of run in use; 0: none."""
     max_processes: Annotated[int, Ge(1), Le(1000)] = 16
     """Commands that run at once in one sandbox."""
+    timeout_seconds: Annotated[float, Ge(MIN_TIMEOUT_SECONDS), Le(MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
+    """Of runs, and of commands run to their end, where neither the caller nor the sandbox names one."""
+    max_stdout_bytes: Annotated[int, Ge(1), Le(MAX_SHOWN_BYTES)] = DEFAULT_SHOWN_BYTES
+    """Of each output stream, what the agent's tools show."""
+    idle_timeout_minutes: Annotated[float, Gt(0), Le(_MOST_MINUTES)] = 30.0
+    """How long a sandbox that is opened as temporary stays when nobody uses it. Of the time when it is made."""
+    cleanup_interval_minutes: Annotated[float, Gt(0), Le(_MOST_MINUTES)] = 5.0
+    """How often unused temporary sandboxes are looked for."""
     spare_uid: Annotated[int, Ge(1), Le(2**31)] | None = None
     """The user that boxes of a station of root run as. Unset: one that nobody has."""
     images: ImageSettings = field(default_factory=ImageSettings)
@@ -77,10 +90,17 @@ class Settings:
     home: Path
     """The state directory; from `--home`, STN_HOME or the default, never from the file."""
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    listen: str | None = None
+    """`HOST:PORT` of loopback, where TCP is answered beside the socket, to those with the operator's token. Unset: not
+    at all."""
     idle_minutes: Annotated[float, Ge(0)] = 10.0
     """After so long without a live box and without a request, a station that was started by itself ends. 0: never."""
     log_megabytes: Annotated[int, Ge(1), Le(1024)] = 8
     """Size of `station.log` before a new one begins; the two before it are kept."""
+
+    def __post_init__(self) -> None:
+        if self.listen is not None:
+            listen.parse(self.listen)
 
 
 def load(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:

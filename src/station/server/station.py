@@ -18,6 +18,7 @@ from station.control.decisions import run_spec, with_image
 from station.control.sandboxes import Defaults, Sandboxes
 from station.core.capabilities import Capabilities
 from station.core.errors import BoxLost, Refused, StationError
+from station.core.ids import is_uid
 from station.core.records import SandboxRecord
 from station.core.spec import Spec
 from station.core.wire import RunRequest
@@ -29,6 +30,7 @@ from station.worker.failpoints import failpoint
 from station.worker.files import Files
 from station.worker.journal import Journal
 from station.worker.live import LiveBox
+from station.worker.orphans import Orphans
 from station.worker.pool import Pool
 from station.worker.processes import Processes
 from station.worker.reconcile import reconcile
@@ -91,11 +93,19 @@ class Station:
         self.default_backend: str | None = None
         """What a caller gets that names none; `None`: nothing that isolates works here."""
         self.started_at = now()
+        self._now = now
+        self._clock = clock
+        self._cleanup_at = clock()
         self.activity = Activity(clock)
         self.request_stop: Callable[[], None] = lambda: None
         """Set by whoever serves: ends the station, gracefully and soon."""
         self.processes = Processes(
-            journal, settings.home / "output", now=now, max_running=sandbox.max_processes, stuck=self._stuck
+            journal,
+            settings.home / "output",
+            now=now,
+            max_running=sandbox.max_processes,
+            timeout_seconds=sandbox.timeout_seconds,
+            stuck=self._stuck,
         )
         self.boxes = LiveBoxes(
             usable, station=identity, processes=self.processes, on_lost=self._box_lost, forbidden=forbidden
@@ -105,7 +115,8 @@ class Station:
         )
         self.files = Files()
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
-        self.runs = Runs(self.pool, self._run_spec, now=now)
+        self._orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
+        self.runs = Runs(self.pool, self._run_spec, now=now, timeout_seconds=sandbox.timeout_seconds)
         self._watchdog = Watchdog(lambda: [*self.processes.running(), *self.runs.running()])
         self._registry = registry
         self._owned = AsyncExitStack()
@@ -148,7 +159,9 @@ class Station:
         for part in (self.boxes, self.processes, self.sandboxes, self.pool, self.runs):
             stack.push_async_callback(part.aclose)
         await self._choose_backend()
-        report = await reconcile(await self._registry.list(), self.boxes.backends, self.sandboxes, station=self.id)
+        listing = await self._registry.list()
+        self.sandboxes.know(listing.records)
+        report = await reconcile(listing, self.boxes.backends, self.sandboxes, station=self.id)
         log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
         tasks = await stack.enter_async_context(Tasks())
         tasks.start(self._watchdog.run(), name="memory watchdog")
@@ -157,17 +170,27 @@ class Station:
         """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
         await self._owned.aclose()
 
-    async def live(self, uid: str) -> LiveBox:
+    def uid(self, sid: str) -> str:
+        """The uid of a sandbox addressed by that or by its tool id. Raises SandboxNotFound for a tool id of none."""
+        return sid if is_uid(sid) else self.sandboxes.uid_of_tool(sid)
+
+    async def live(self, sid: str) -> LiveBox:
         """The box of a sandbox in which a command can run; the next one is made where there is none."""
         self.check_enabled()
+        uid = self.uid(sid)
         live = self.boxes.get(uid)
-        if live is None:
+        if live is None or self.sandboxes.is_going(uid):
             await self.sandboxes.ready(uid)
-            live = self.boxes.get(uid)
+            # Asked again: meanwhile the name may have begun another life.
+            live = self.boxes.get(self.uid(sid))
         if live is None:
             raise BoxLost("the box of this sandbox ended as soon as it was made", uid=uid)
-        self.sandboxes.touch(uid)
         return live
+
+    def last_use(self, record: SandboxRecord) -> float:
+        """Now, while somebody uses it."""
+        in_use = self.sandboxes.uses.under_way(record.uid) or self._is_busy(record.uid)
+        return self._now() if in_use else record.last_active_at
 
     def check_enabled(self) -> None:
         """Raises Refused where the operator has switched sandboxes off."""
@@ -183,12 +206,38 @@ class Station:
         return [await backend.probe() for backend in self.backends.values()]
 
     async def housekeeping(self) -> None:
-        """To be called now and then: writes what is only in memory, forgets what is old."""
+        """To be called now and then: writes what is only in memory, forgets what is old, removes what nobody uses."""
+        for uid in {running.record.sandbox_uid for running in self.processes.running()}:
+            if self._is_busy(uid):  # the end of a command is a use too, whoever still waits for it
+                self.sandboxes.uses.touch(uid)
         await self.sandboxes.flush()
+        await self._clean_up()
+        await self._orphans.sweep_when_due()
         try:
             self.processes.sweep()
         except StationError as error:
             log.warning("old commands were not forgotten: %s", error)
+
+    async def delete_all(self) -> None:
+        """Every sandbox, as far as that can be done."""
+        for record in (await self.records())[0]:
+            try:
+                await self.sandboxes.delete(record.uid)
+            except StationError as error:
+                log.error("sandbox %s was not deleted: %s", record.uid, error)
+
+    async def _clean_up(self) -> None:
+        if self._clock() < self._cleanup_at:
+            return
+        self._cleanup_at = self._clock() + self.settings.sandbox.cleanup_interval_minutes * 60
+        try:
+            await self.sandboxes.remove_unused(self._is_busy)
+        except StationError as error:
+            log.warning("unused sandboxes could not be looked for: %s", error)
+
+    def _is_busy(self, uid: str) -> bool:
+        """Whether a command with a time limit runs in it."""
+        return any(running.timeout_seconds is not None for running in self.processes.running(uid))
 
     def is_idle(self) -> bool:
         return self.activity.is_idle(live_boxes=len(self.boxes), minutes=self.settings.idle_minutes)
@@ -204,7 +253,13 @@ class Station:
 
     def _defaults(self) -> Defaults:
         # Where nothing works, the best is asked for all the same: it tells the caller why not, and what would help.
-        return Defaults(self.default_backend or DEFAULTS[0], self.settings.sandbox.limits)
+        sandbox = self.settings.sandbox
+        return Defaults(
+            self.default_backend or DEFAULTS[0],
+            sandbox.limits,
+            timeout_seconds=sandbox.timeout_seconds,
+            idle_timeout_seconds=sandbox.idle_timeout_minutes * 60,
+        )
 
     async def _run_spec(self, request: RunRequest) -> Spec:
         defaults = self._defaults()

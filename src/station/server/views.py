@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from station.control.decisions import remove_at
 from station.core.capabilities import Grade, GuestUid, Isolation
 from station.core.paths import WORKSPACE
 from station.core.records import SandboxRecord
-from station.core.states import public
+from station.core.states import PublicState, State, public
 from station.core.wire import SandboxView
 from station.store.registry import Damaged
 
@@ -19,7 +20,7 @@ async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool
     return SandboxView(
         id=record.uid,
         name=record.name,
-        state=public(record.state),
+        state=_state(record),
         generation=record.generation,
         workdir=WORKSPACE,
         isolation=isolation,
@@ -29,7 +30,15 @@ async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool
         reason=record.reason,
         mount=record.spec.mount,
         processes=len(station.processes.running(record.uid)),
+        tool_id=record.tool_id,
+        timeout_seconds=record.timeout_seconds or station.settings.sandbox.timeout_seconds,
+        remove_at=remove_at(record, last_use=station.last_use(record)),
     )
+
+
+def _state(record: SandboxRecord) -> PublicState:
+    # Only a deletion that failed has a reason; that is no sandbox that a use would wake.
+    return "failed" if record.state is State.DELETING and record.reason else public(record.state)
 
 
 def damaged_view(damaged: Damaged) -> SandboxView:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from station.core.errors import AlreadyExists, Conflict, StationError, StorageFull, Unavailable
+from station.core.errors import AlreadyExists, Conflict, StationError, Unavailable
 from station.core.records import SandboxRecord
 
 from . import documents
+from .database import open_database, roll_back, translated
 from .registry import Damaged, Listing
 
 T = TypeVar("T")
 
-_ROOM_BYTES = 64 * 1024
-"""Less than SQLite needs to make and map its files."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sandboxes (
     uid TEXT PRIMARY KEY, fence INTEGER NOT NULL, document BLOB NOT NULL
@@ -76,15 +74,7 @@ class SqliteRegistry:
             self._thread.shutdown()
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            db.executescript(_SCHEMA)
-        except sqlite3.Error:
-            db.close()
-            raise
-        return db
+        return open_database(self._path, _SCHEMA, synchronous="FULL", timeout_seconds=5.0)
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:
@@ -96,9 +86,12 @@ class SqliteRegistry:
         try:
             return work()
         except sqlite3.Error as error:
-            if no_room(error, self._path):
-                raise StorageFull(f"the disk is full: no room for the registry {self._path}", retryable=True) from error
-            raise Unavailable(f"the registry {self._path} cannot be used: {error}", retryable=False) from error
+            raise translated(
+                error,
+                self._path,
+                full=f"the disk is full: no room for the registry {self._path}",
+                otherwise=Unavailable(f"the registry {self._path} cannot be used: {error}", retryable=False),
+            ) from error
 
     def _write(self, record: SandboxRecord, statement: Callable[[SandboxRecord, bytes, int], None]) -> SandboxRecord:
         document = documents.encode(record)
@@ -108,9 +101,7 @@ class SqliteRegistry:
             statement(record, document, last)
             self._db.execute("COMMIT")
         except (sqlite3.Error, StationError):
-            # A full disk may have rolled back already.
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            roll_back(self._db)
             raise
         return replace(record, fence=last)
 
@@ -129,19 +120,6 @@ class SqliteRegistry:
             raise Conflict(
                 f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
             )
-
-
-def no_room(error: sqlite3.Error, path: Path | str) -> bool:
-    """Whether a full disk is behind it. SQLite says so where it writes, but not where it makes or maps its files."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
-        return True
-    if code & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
-        return False
-    try:
-        return shutil.disk_usage(Path(path).parent).free < _ROOM_BYTES
-    except OSError:
-        return False
 
 
 def _raw(document: object) -> bytes:

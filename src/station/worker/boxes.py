@@ -20,6 +20,7 @@ from station.guest.session import GuestSession
 
 from .failpoints import failpoint
 from .live import LiveBox, isolation_of
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ def box_id_of(uid: str, generation: int) -> str:
 
 class LiveBoxes:
     """Owns the boxes, their sessions and one watcher task each, until `aclose`. Implements control's `Boxes`: whoever
-    calls `create`, `adopt`, `destroy`, `lose` or `remove_files` holds the lock of that sandbox."""
+    calls `create`, `adopt`, `destroy`, `lose` or `remove_files` holds the lock of that sandbox; the sweep, which does
+    not, takes turns with the first four."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class LiveBoxes:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._given_up: dict[str, asyncio.Future[str]] = {}
         self._probes: dict[str, asyncio.Task[Capabilities]] = {}
+        self._turns = Turns()
 
     def get(self, uid: str) -> LiveBox | None:
         """The live box of a sandbox, at once."""
@@ -118,56 +121,76 @@ class LiveBoxes:
         backend.check(spec)
 
     async def create(self, record: SandboxRecord) -> tuple[BoxRef, str]:
-        if record.uid in self._live:
-            raise InternalError(f"sandbox {record.uid} has a live box already")
-        box = await self.backend(record.spec.backend).create(record.spec, self._labels(record))
-        try:
-            failpoint("create.after_start")
-            live = await self._connect(record, box)
-        except StationError:
-            await box.destroy()
-            raise
-        self._keep(live)
-        return box.ref, live.session.hello.guest_version
+        async with self._turns.taking(record.uid):
+            if record.uid in self._live:
+                raise InternalError(f"sandbox {record.uid} has a live box already")
+            box = await self.backend(record.spec.backend).create(record.spec, self._labels(record))
+            try:
+                failpoint("create.after_start")
+                live = await self._connect(record, box)
+            except StationError:
+                await box.destroy()
+                raise
+            self._keep(live)
+            return box.ref, live.session.hello.guest_version
 
     async def adopt(self, record: SandboxRecord) -> tuple[BoxRef, str]:
-        if self.is_live(record):
-            raise InternalError(f"sandbox {record.uid} is live already")
-        backend = self.backend(record.spec.backend)
-        ref = record.box or await self._find(backend, record)
-        if ref is None:
-            raise BoxLost("its box is gone", uid=record.uid)
-        box = await backend.adopt(ref)
-        try:
-            live = await self._connect(record, box)
-        except BoxLost:
-            # It lives and its guest does not answer: nobody could use or end what runs in it.
-            await box.destroy()
-            raise
-        try:
-            await self._processes.recover(live)
-        except StationError:
-            await live.session.aclose()
-            raise
-        self._keep(live)
-        return box.ref, live.session.hello.guest_version
+        async with self._turns.taking(record.uid):
+            if self.is_live(record):
+                raise InternalError(f"sandbox {record.uid} is live already")
+            backend = self.backend(record.spec.backend)
+            ref = record.box or await self._find(backend, record)
+            if ref is None:
+                raise BoxLost("its box is gone", uid=record.uid)
+            box = await backend.adopt(ref)
+            try:
+                live = await self._connect(record, box)
+            except BoxLost:
+                # It lives and its guest does not answer: nobody could use or end what runs in it.
+                await box.destroy()
+                raise
+            try:
+                await self._processes.recover(live)
+            except StationError:
+                await live.session.aclose()
+                raise
+            self._keep(live)
+            return box.ref, live.session.hello.guest_version
 
     async def destroy(self, record: SandboxRecord) -> None:
-        live = await self._let_go(record.uid)
-        if live is not None:
-            await live.box.destroy()
-        else:
-            # Nothing is known to live: only the labels tell what an interrupted try left.
-            await self._destroy_labelled(record)
-        await self._processes.box_lost(record.uid, record.generation, "its box was destroyed")
+        async with self._turns.taking(record.uid):
+            live = await self._let_go(record.uid)
+            if live is not None:
+                await live.box.destroy()
+            else:
+                # Nothing is known to live: only the labels tell what an interrupted try left.
+                await self._destroy_labelled(record)
+            await self._processes.box_lost(record.uid, record.generation, "its box was destroyed")
 
     async def lose(self, record: SandboxRecord, reason: str) -> None:
-        live = await self._let_go(record.uid)
-        await self._processes.box_lost(record.uid, record.generation, reason)
-        if live is not None:
-            await live.box.destroy()
-        elif record.box is not None:
-            await destroy_by_ref(self.backend(record.spec.backend), record.box)
+        async with self._turns.taking(record.uid):
+            live = await self._let_go(record.uid)
+            await self._processes.box_lost(record.uid, record.generation, reason)
+            if live is not None:
+                await live.box.destroy()
+            elif record.box is not None:
+                await destroy_by_ref(self.backend(record.spec.backend), record.box)
+
+    def is_used(self, labels: Labels) -> bool:
+        """Whether that very box is live here, or something is under way with a box of that sandbox."""
+        live = self._live.get(labels.uid)
+        return not self._turns.free(labels.uid) or (live is not None and live.generation == labels.generation)
+
+    async def destroy_if(self, labels: Labels, ref: BoxRef, unwanted: Callable[[], Awaitable[bool]]) -> bool:
+        """Destroys a box, unless it `is_used` or is wanted after all; whether it did. For the sweep, which holds no
+        lock: until it is done, nothing else begins with a box of that sandbox."""
+        if self.is_used(labels):
+            return False
+        async with self._turns.taking(labels.uid):
+            if not await unwanted():
+                return False
+            await destroy_by_ref(self.backends[ref.backend], ref)
+            return True
 
     async def remove_files(self, record: SandboxRecord) -> None:
         for backend in self._backends_of(record):
@@ -212,6 +235,7 @@ class LiveBoxes:
             box=box,
             session=session,
             files=GuestFiles(session, box.layout),
+            timeout_seconds=record.timeout_seconds,
         )
 
     def _keep(self, live: LiveBox) -> None:

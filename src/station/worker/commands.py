@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import signal
 
 from station.backends.base import Layout
 from station.core.errors import InvalidInput, PathRefused
+from station.core.ids import is_process_id
 from station.core.paths import resolve
 from station.core.wire import ExecRequest, is_too_long
 from station.guest.files import root_in
 from station.guest.frames import StartRecord
 
 GRACE_SECONDS = 1.0
-_ID = re.compile(r"prc_[A-Za-z0-9_-]{1,64}")
 
 
 def check_id(process_id: str) -> str:
     """`process_id` itself. Raises InvalidInput for one that could be no id: it names files of the station."""
-    if not _ID.fullmatch(process_id):
+    if not is_process_id(process_id):
         raise InvalidInput("an id is prc_ and up to 64 letters, digits, '_' or '-'", field="id")
     return process_id
 

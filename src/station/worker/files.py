@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_LIST = 10_000
 PACK_BYTES = 16 * 1024**3
 """The most that one copy of a tree or one archive may hold."""
-_NAMES = {WORKSPACE: "the workspace root", HOME: "the home directory"}
+_NAMES = {WORKSPACE: "workspace root", HOME: "home directory"}
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from station.core.codec import from_plain
-from station.core.errors import InternalError, StorageFull
+from station.core.errors import InternalError, StationError
 from station.core.records import ProcessRecord, ProcessState
-from station.store.sqlite import no_room
+from station.store.database import open_database, roll_back, translated
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +55,7 @@ class Journal:
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=2.0)
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")
-            db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError:
-            db.close()
-            raise
-        return db
+        return open_database(self._path, _SCHEMA, synchronous="NORMAL", timeout_seconds=2.0)
 
     def close(self) -> None:
         self._db.close()
@@ -141,9 +133,8 @@ class Journal:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            # A full disk may have rolled back already.
             with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
+                roll_back(self._db)
             raise self._translated(error) from error
 
     def _read(self, query: str, values: Iterable[object]) -> Sequence[ProcessRecord]:
@@ -155,10 +146,13 @@ class Journal:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    def _translated(self, error: sqlite3.Error) -> InternalError | StorageFull:
-        if no_room(error, self._path):
-            return StorageFull("the disk of the station's state directory is full; nothing was started", retryable=True)
-        return InternalError(f"the process journal cannot be used: {error}")
+    def _translated(self, error: sqlite3.Error) -> StationError:
+        return translated(
+            error,
+            self._path,
+            full="the disk of the station's state directory is full; nothing was started",
+            otherwise=InternalError(f"the process journal cannot be used: {error}"),
+        )
 
 
 def _beyond(state: str) -> str:

@@ -25,6 +25,8 @@ class LiveBox:
     box: Box
     session: GuestSession
     files: GuestFiles
+    timeout_seconds: float | None = None
+    """Of a command run to its end that names none; `None`: the station's."""
 
     @property
     def layout(self) -> Layout:

@@ -77,6 +77,9 @@ class Pool:
         self._making = asyncio.Semaphore(at_once or max(2, os.cpu_count() or 2))
         self._shelves: dict[tuple[str, str | None, str], _Shelf] = {}
         self._boxes: dict[str, LiveBox] = {}
+        self._being_made: set[str] = set()
+        self._left: set[str] = set()
+        """Given back, and could not be destroyed."""
         self._tasks = Tasks()
 
     def __len__(self) -> int:
@@ -110,6 +113,23 @@ class Pool:
         """It is destroyed in the background."""
         if not self._tasks.closed:
             self._tasks.start(self._destroy(live), name=f"destroy {live.uid}")
+
+    def owns(self, box_id: str) -> bool:
+        """From before it exists until it is destroyed."""
+        return box_id in self._being_made or box_id in self._boxes
+
+    async def destroy_again(self) -> int:
+        """Tries once more what `release` could not destroy; how many are gone now."""
+        gone = 0
+        for box_id in list(self._left):
+            live = self._boxes.get(box_id)
+            try:
+                if live is not None:
+                    await self._destroy(live)
+                    gone += 1
+            except StationError as error:
+                logger.warning("pool box %s still cannot be destroyed: %s", box_id, error)
+        return gone
 
     def prepare(self, spec: Spec) -> None:
         """Begins to make boxes of a kind before the first claim."""
@@ -199,21 +219,29 @@ class Pool:
             backend = self._backends[spec.backend]
             box_id = new_id("box", time.time())
             labels = Labels.ours(box_id, uid=box_id, generation=1, fence=0, station=self._station, pool=True)
-            box = await backend.create(spec, labels)
-            session: GuestSession | None = None
+            self._being_made.add(box_id)
             try:
-                session = await GuestSession.connect(box.connect, patience_seconds=box.patience_seconds)
+                box = await backend.create(spec, labels)
+                session: GuestSession | None = None
+                try:
+                    session = await GuestSession.connect(box.connect, patience_seconds=box.patience_seconds)
+                finally:
+                    if session is None:
+                        await box.destroy()
+                live = self._boxes[box_id] = LiveBox(box_id, 1, spec, box, session, GuestFiles(session, box.layout))
             finally:
-                if session is None:
-                    await box.destroy()
-        live = LiveBox(box_id, 1, spec, box, session, GuestFiles(session, box.layout))
-        self._boxes[box_id] = live
+                self._being_made.discard(box_id)
         return live
 
     async def _destroy(self, live: LiveBox) -> None:
         await live.session.aclose()
-        await live.box.destroy()
+        try:
+            await live.box.destroy()
+        except StationError:
+            self._left.add(live.uid)
+            raise
         self._boxes.pop(live.uid, None)
+        self._left.discard(live.uid)
 
     def _keep_calm_later(self, shelf: _Shelf) -> None:
         if shelf.calm is not None:

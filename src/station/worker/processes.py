@@ -47,14 +47,17 @@ class Processes:
         *,
         now: Callable[[], float] = time.time,
         max_running: int = MAX_RUNNING,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         guard_seconds: float = GUARD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         stuck: Stuck | None = None,
     ) -> None:
+        """`timeout_seconds`: of an `exec` where neither the request nor the sandbox names one."""
         self._journal = journal
         self._now = now
         self._max_running = max_running
+        self._timeout_seconds = timeout_seconds
         self._keepalive_seconds = keepalive_seconds
         self._supervisor = Supervisor(
             journal,
@@ -84,7 +87,7 @@ class Processes:
 
     async def exec(self, live: LiveBox, request: ExecRequest) -> ProcessView:
         """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on."""
-        running = await self._begin(live, request, DEFAULT_TIMEOUT_SECONDS)
+        running = await self._begin(live, request, live.timeout_seconds or self._timeout_seconds)
         await running.finished()
         return process_view(running.record, running.spool)
 
@@ -123,11 +126,11 @@ class Processes:
             cwd=request.cwd,
             state=ProcessState.ACCEPTED,
             started_at=self._now(),
+            timeout_seconds=timeout,
         )
         if not self._journal.accept(record):
             return self._known(live, process_id)
         running = self._supervisor.run(live, record, self._spool(record, loaded=False), stdin_open=request.stdin_open)
-        running.timeout_seconds = timeout
         try:
             failpoint("exec.after_accept")
             if given is not None:

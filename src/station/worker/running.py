@@ -38,7 +38,6 @@ class Running:
         self.record = record
         self.spool = spool
         self.stdin_open = stdin_open
-        self.timeout_seconds: float | None = None
         self.process: GuestProcess | None = None
         self.error: StationError | None = None
         """Why it never started; then there is no record of it."""
@@ -61,6 +60,10 @@ class Running:
     @property
     def started_at(self) -> float:
         return self.record.started_at
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        return self.record.timeout_seconds
 
     @property
     def ended(self) -> bool:

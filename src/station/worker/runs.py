@@ -7,13 +7,14 @@ import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, Conflict, InvalidInput, StationError, TooLarge
+from station.core.interpreters import INTERPRETERS
 from station.core.paths import TMP, WORKSPACE, SandboxPath, decode_name, resolve
-from station.core.wire import Artifact, RunRequest, RunResult
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, Artifact, RunRequest, RunResult
 from station.guest.endings import SIGKILL, ExitKind, GuestExit, Reason
 from station.guest.frames import StartRecord
 from station.guest.packs import END, Entry
@@ -35,22 +36,6 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 300.0
 KEPT_RESULTS = 64
 MAX_FILES = 1000
-
-
-@dataclass(frozen=True)
-class Interpreter:
-    program: str
-    main: str
-    """The file that the code goes to."""
-    package: str
-    """Of Debian, to name where it is missing."""
-
-
-INTERPRETERS = {
-    "python": Interpreter("python3", "main.py", "python3"),
-    "node": Interpreter("node", "main.js", "nodejs"),
-    "bash": Interpreter("bash", "main.sh", "bash"),
-}
 
 
 class RunProgram:
@@ -89,14 +74,17 @@ class Runs:
         *,
         now: Callable[[], float] = time.time,
         max_running: int | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
         """`spec_of`: the spec of a request, checked by its backend; raises what is to be refused. `max_running`: how
-        many run at once (`None`: 4 for each core), the rest waits in order."""
+        many run at once (`None`: 4 for each core), the rest waits in order. `timeout_seconds`: of a run that names
+        none."""
         self._pool = pool
         self._spec_of = spec_of
         self._now = now
         self._room = asyncio.Semaphore(max_running or 4 * (os.cpu_count() or 1))
+        self._timeout_seconds = timeout_seconds
         self._kept_seconds = kept_seconds
         self._tasks = Tasks()
         self._by_id: dict[str, _Run] = {}
@@ -166,6 +154,7 @@ class Runs:
 
     async def _execute(self, request: RunRequest) -> RunResult:
         files = packs_of(request)
+        request = replace(request, timeout_seconds=request.timeout_seconds or self._timeout_seconds)
         spec = await self._spec_of(request)
         async with self._room:
             claim = await self._pool.claim(spec)
@@ -212,6 +201,7 @@ class Runs:
 
     async def _program(self, running: RunProgram, request: RunRequest) -> GuestExit:
         live = running.live
+        seconds = request.timeout_seconds or self._timeout_seconds
         given = request.stdin.to_bytes() if request.stdin is not None else None
         process = running.process = live.session.start(
             _start(live, request, with_stdin=given is not None), guest_id=live.session.next_id(), sink=running.output
@@ -219,7 +209,7 @@ class Runs:
         if given is not None:
             self._tasks.start(_feed(process, given), name="stdin of a run")  # ends with the process
         try:
-            async with asyncio.timeout(request.timeout_seconds + GRACE_SECONDS + GUARD_SECONDS):
+            async with asyncio.timeout(seconds + GRACE_SECONDS + GUARD_SECONDS):
                 return await process.exit()
         except TimeoutError:
             raise BoxLost("the guest did not end it at its time-out; its box was given up") from None

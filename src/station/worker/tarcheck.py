@@ -1,4 +1,5 @@
-"""Which members of a tar archive are let in: directories, regular files, and relative links that stay inside.
+"""Which members of a tar archive are let in: directories, regular files, and links: relative ones that stay inside, and
+absolute ones, which are names in the sandbox that no transfer follows.
 
 The rules are our own; `tarfile` only parses. Nothing here touches a file.
 """
@@ -154,8 +155,8 @@ class Checker:
         target = info.linkname
         if not target or "\0" in target or len(target.encode("utf-8", "surrogateescape")) >= MAX_PATH_BYTES:
             raise refused(info.name, "is a link with an empty or overlong target")
-        if target.startswith("/"):
-            raise refused(info.name, "is a link to an absolute path")
+        if target.startswith("/"):  # as /usr/bin/python3 in a venv
+            return target
         parts = [part for part in target.split("/") if part not in ("", ".")]
         ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
         # A `..` after a name could climb out of a link of that name; at the front it is counted from real directories.

@@ -309,7 +309,7 @@ class _Staging:
             return self._tree.new_directory(item.mode & 0o777)
         if item.kind == "l":
             target = os.fsencode(item.target or "")
-            if target.startswith(b"/") or _leads_up(target, depth):
+            if not target or (not target.startswith(b"/") and _leads_up(target, depth)):
                 raise Refusal(ARCHIVE, "a link that leads out")
             return self._tree.new_link(target)
         self._file = self._tree.new_file(mode=item.mode & 0o777)

@@ -84,14 +84,6 @@ class Stdin:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def read_line(self) -> bytes:
-        """Up to and with the next newline; the rest without one at end of file, then empty."""
-        while b"\n" not in self._data and not self.closed:
-            self._ready.clear()
-            await self._ready.wait()
-        at = self._data.find(b"\n")
-        return self._shift(at + 1 if at >= 0 else len(self._data))
-
     def _shift(self, limit: int) -> bytes:
         piece = bytes(self._data[:limit])
         del self._data[:limit]
@@ -165,10 +157,6 @@ class Files:
             raise fail(errno.EEXIST)
         self._tree.add(place, self._tree.new_fifo())
 
-    def list_directory(self, path: str = ".") -> list[str]:
-        """Names, sorted."""
-        return [os.fsdecode(name) for name in sorted(self._tree.directory(self._path(path)).children)]
-
     def remove(self, path: str) -> None:
         place = self._tree.find(self._path(path), follow=False)
         if place.node is None:
@@ -183,9 +171,6 @@ class Files:
         except OSError:
             return False
         return True
-
-    def change_mode(self, path: str, mode: int) -> None:
-        self._tree.get(self._path(path)).mode = mode & 0o777
 
     def is_directory(self, path: str) -> bool:
         return self.exists(path) and isinstance(self._tree.get(self._path(path)), Directory)

@@ -168,10 +168,13 @@ class AsyncFiles:
             written = await self.write(path, file, mode=mode, progress=_scaled(progress, status.st_size))
         return written.entry.size
 
-    async def download(self, path: PathLike, target: PathLike, *, progress: Progress | None = None) -> int:
+    async def download(
+        self, path: PathLike, target: PathLike, *, progress: Progress | None = None, skip_outer_links: bool = False
+    ) -> int:
         """A file or folder of the sandbox to `target` here, which appears whole; returns the bytes received.
 
-        A folder's names are checked: none leads out of `target`.
+        A folder's names are checked: none leads out of `target`. A link that does (a venv has such) raises PathRefused
+        before anything is written; with `skip_outer_links` it is left out.
         """
         found = await self.stat(path)
         local = Path(target)
@@ -179,7 +182,7 @@ class AsyncFiles:
             with tempfile.TemporaryFile() as spool:
                 size = await _fill(spool, self.read_tar(path), progress, None)
                 spool.seek(0)
-                await to_thread(unpack, spool, local)
+                await to_thread(unpack, spool, local, skip_outer_links=skip_outer_links)
             return size
         part = Local(local)
         try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, to_bytes, url
+from station.client._build import Call, Data, check_process_id, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -128,6 +128,11 @@ class AsyncProcesses:
         self._connection = connection
         self._path = ("sandboxes", sandbox_id, "processes")
 
+    @staticmethod
+    def new_id() -> str:
+        """An id that no process has: for `exec(process_id=...)`, so that another task or program can `get` it."""
+        return process_id()
+
     async def list(self) -> list[ProcessView]:
         """Those that run and those that ended and are still kept, oldest first."""
         answer = await self._connection.request(Call("GET", url(*self._path), replay=True))
@@ -135,7 +140,8 @@ class AsyncProcesses:
 
     async def get(self, process_id: str) -> AsyncProcess:
         """A handle of a process that somebody started. Raises ProcessNotFound."""
-        answer = await self._connection.request(Call("GET", url(*self._path, process_id), replay=True))
+        path = url(*self._path, check_process_id(process_id))
+        answer = await self._connection.request(Call("GET", path, replay=True))
         return AsyncProcess(self._connection, self._path[1], from_plain(ProcessView, answer))
 
     async def start(self, request: ExecRequest) -> AsyncProcess:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
-from station.client._build import Call, Command, Data, Isolated, exec_request, open_request, process_id, url
+from station.client._build import Call, Command, Data, Isolated, exec_request, named, open_request, url
+from station.client._build import process_id as new_process_id
 from station.client._io_async import INTERRUPTED, last_act
 from station.client.results import ExecResult
 from station.core.capabilities import Isolation
 from station.core.codec import from_plain
 from station.core.errors import SandboxNotFound
-from station.core.ids import check_name, uid_of
-from station.core.records import Owner
 from station.core.suggest import near_name
-from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, ProcessView, SandboxView, SignalRequest
+from station.core.wire import ExecRequest, OpenRequest, ProcessView, SandboxView, SignalRequest
 
 from .connection import AsyncConnection, owned
 from .files import AsyncFiles
@@ -28,16 +28,20 @@ _CANCEL_SECONDS = 5.0
 class AsyncSandbox:
     """A place with files and processes that stays until it is deleted; this object is a client's view of it.
 
-    Made by `open` and `get`. `close`, or leaving the `async with`, ends the connection only.
+    Made by `open`, `get` and `AsyncClient.get_by_id`. `close`, or leaving the `async with`, ends the connection only.
     """
 
-    def __init__(self, connection: AsyncConnection, view: SandboxView, *, owned: bool = False) -> None:
+    def __init__(
+        self, connection: AsyncConnection, view: SandboxView, *, address: str | None = None, owned: bool = False
+    ) -> None:
+        """`address`: the id that its calls go to; `None`: that of its name, whichever life of it."""
         self._connection = connection
         self._owned = owned
+        self._address = address or view.id
         self.view = view
         """What was last seen of it; `info()` looks again."""
-        self.files = AsyncFiles(connection, view.id)
-        self.processes = AsyncProcesses(connection, view.id)
+        self.files = AsyncFiles(connection, self._address)
+        self.processes = AsyncProcesses(connection, self._address)
 
     @classmethod
     async def open(
@@ -45,16 +49,22 @@ class AsyncSandbox:
         name: str = "default",
         *,
         runtime: str | None = None,
+        timeout_seconds: float | None = None,
+        temporary: bool = False,
         home: str | os.PathLike[str] | None = None,
         **where: Unpack[Isolated],
     ) -> AsyncSandbox:
         """The sandbox of that name: as it is where there is one, else a new one. Ready for commands on return.
 
+        `timeout_seconds`: of an `exec` in it that names none; `None`: the station's. `temporary`: a new one is removed
+        with its files once nobody has used it for a while (`view.remove_at`, which moves on with each use).
+
         A named option that differs from the existing one's raises Conflict; a limit or network that cannot be kept here
         raises CannotEnforce unless `best_effort`; a backend that does not work here raises BackendUnavailable.
         """
+        request = open_request(name, where, runtime=runtime, timeout_seconds=timeout_seconds, temporary=temporary)
         async with owned(AsyncConnection(home)) as connection:
-            return cls(connection, await open_view(connection, name, runtime, where), owned=True)
+            return cls(connection, await open_view(connection, request), owned=True)
 
     @classmethod
     async def get(cls, name: str = "default", *, home: str | os.PathLike[str] | None = None) -> AsyncSandbox:
@@ -88,7 +98,7 @@ class AsyncSandbox:
 
     @property
     def id(self) -> str:
-        """As in the paths of the HTTP API."""
+        """As in the paths of the HTTP API; the same for every life of the name (`view.tool_id` is not)."""
         return self.view.id
 
     @property
@@ -110,27 +120,33 @@ class AsyncSandbox:
         timeout_seconds: float | None = None,
         output_limit_bytes: int | None = None,
         on_output: OnOutput | None = None,
+        process_id: str | None = None,
     ) -> ExecResult:
         """Runs a command to its end. A string is a line for the shell, a list an argv.
 
         Any end of the command is a result (`check()` raises for a bad one); what is raised is a failure of Station.
-        `timeout_seconds`: `None` is 120. `stdin`: `None` is /dev/null. `on_output` gets each chunk as it comes, all of
-        it, however long. A broken connection is mended and the command joined, never run twice. An interrupt
-        (Ctrl-C, a cancelled task) cancels the command.
+        `timeout_seconds`: `None` is the sandbox's (`view.timeout_seconds`). `stdin`: `None` is /dev/null. `on_output`
+        gets each chunk as it comes, all of it, however long. `process_id`: of the caller's choice
+        (`processes.new_id()`), so that others can find the command while it runs; one that ran already is joined.
+
+        A broken connection is mended and the command joined, never run twice. An interrupt (Ctrl-C, a cancelled task)
+        cancels the command.
         """
         request = exec_request(
             command,
             cwd=cwd,
             env=env,
             stdin=stdin,
-            timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds,
+            timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
-            id=process_id(),
+            id=process_id or new_process_id(),
         )
         try:
             if on_output is None:
                 return await self._exec(request)
-            process = await self.processes.start(request)
+            # To a started process `None` is no bound.
+            bounded = replace(request, timeout_seconds=timeout_seconds or self.view.timeout_seconds)
+            process = await self.processes.start(bounded)
             async for chunk in process.output():
                 on_output(chunk)
             return await process.wait()
@@ -161,18 +177,29 @@ class AsyncSandbox:
             stdin_open=stdin_open,
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
-            id=process_id(),
+            id=new_process_id(),
         )
         return await self.processes.start(request)
 
+    def this_life(self) -> AsyncSandbox:
+        """The same, but what is done through it is done to the life that was last seen alone: once the sandbox was
+        deleted it raises SandboxNotFound, also where the name was opened again. For as long as this one is open."""
+        return AsyncSandbox(self._connection, self.view, address=self.view.tool_id)
+
     async def info(self) -> SandboxView:
         """What is known of it now; `view` too. Raises SandboxNotFound once it was deleted."""
-        self.view = await get_view(self._connection, self.name)
+        if self._address == self.view.id:
+            self.view = await get_view(self._connection, self.name)
+        else:
+            self.view = await view_at(self._connection, self._address)
         return self.view
 
-    async def delete(self) -> None:
-        """Ends it, with its processes and files, for good. Repeating is no error."""
-        await delete_by_name(self._connection, self.name)
+    async def delete(self, *, keep_files: bool = False) -> None:
+        """Ends it, with its processes and files, for good. Repeating is no error.
+
+        `keep_files`: ends the processes and the box alone; the next use finds the files.
+        """
+        await delete_at(self._connection, self._address, keep_files=keep_files)
 
     async def close(self) -> None:
         """Ends this client's connection only. Repeating is no error."""
@@ -181,30 +208,34 @@ class AsyncSandbox:
 
     async def _exec(self, request: ExecRequest) -> ExecResult:
         # The bound belongs to the guest; this margin is for making or waking the box.
-        seconds = (request.timeout_seconds or 0) + 90
-        call = Call("POST", url("sandboxes", self.id, "exec"), request, replay=True, read_seconds=seconds)
+        seconds = (request.timeout_seconds or self.view.timeout_seconds) + 90
+        call = Call("POST", url("sandboxes", self._address, "exec"), request, replay=True, read_seconds=seconds)
         return ExecResult.of(from_plain(ProcessView, await self._connection.request(call)))
 
     async def _cancel(self, prc: str) -> None:
-        call = Call("POST", url("sandboxes", self.id, "processes", prc, "signal"), SignalRequest(cancel=True))
+        call = Call("POST", url("sandboxes", self._address, "processes", prc, "signal"), SignalRequest(cancel=True))
         await self._connection.request(call)
 
 
-async def open_view(connection: AsyncConnection, name: str, runtime: str | None, where: Any) -> SandboxView:
+async def open_view(connection: AsyncConnection, request: OpenRequest) -> SandboxView:
     """The view that POST /sandboxes answers with."""
-    request = open_request(check_name(name), runtime, where)
     answer = await connection.request(Call("POST", url("sandboxes"), request, replay=True, read_seconds=120))
     return from_plain(SandboxView, answer)
 
 
 async def get_view(connection: AsyncConnection, name: str) -> SandboxView:
     """Raises SandboxNotFound, which names it and one that may have been meant."""
-    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
+    address = named(name)
     try:
-        return from_plain(SandboxView, await connection.request(Call("GET", path, replay=True)))
+        return await view_at(connection, address)
     except SandboxNotFound as error:
         near = near_name(name, [view.name for view in await list_views(connection)])
         raise SandboxNotFound(f"there is no sandbox {name!r}{near}", **error.detail) from None
+
+
+async def view_at(connection: AsyncConnection, address: str) -> SandboxView:
+    """The view of a sandbox by one of its ids. Raises SandboxNotFound."""
+    return from_plain(SandboxView, await connection.request(Call("GET", url("sandboxes", address), replay=True)))
 
 
 async def list_views(connection: AsyncConnection) -> list[SandboxView]:
@@ -213,7 +244,7 @@ async def list_views(connection: AsyncConnection) -> list[SandboxView]:
     return sorted((from_plain(SandboxView, item) for item in answer["sandboxes"]), key=lambda view: view.name)
 
 
-async def delete_by_name(connection: AsyncConnection, name: str) -> None:
-    """One that is not there is no error."""
-    path = url("sandboxes", uid_of(Owner.deployment, check_name(name)))
+async def delete_at(connection: AsyncConnection, address: str, *, keep_files: bool) -> None:
+    """By one of its ids. One that is not there is no error."""
+    path = url("sandboxes", address, keep_files=keep_files or None)
     await connection.request(Call("DELETE", path, replay=True, read_seconds=120))

@@ -9,7 +9,20 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from station.client._build import Call, Data, Isolated, RunOptions, Snippet, check_many, run_request, run_result, url
+from station.client._build import (
+    Call,
+    Data,
+    Isolated,
+    RunOptions,
+    Snippet,
+    check_many,
+    check_sandbox_id,
+    named,
+    open_request,
+    run_request,
+    run_result,
+    url,
+)
 from station.client._build import snippet as own_settings
 from station.client._io_sync import INTERRUPTED, each, last_act, to_thread
 from station.client._progress import Bar
@@ -18,10 +31,10 @@ from station.client.results import RunResult
 from station.core.capabilities import Capabilities
 from station.core.codec import from_plain
 from station.core.errors import StationError
-from station.core.wire import DEFAULT_TIMEOUT_SECONDS, RunRequest, SandboxView, StationView
+from station.core.wire import MAX_TIMEOUT_SECONDS, RunRequest, SandboxView, StationView
 
 from .connection import Connection
-from .sandbox import Sandbox, delete_by_name, get_view, list_views, open_view
+from .sandbox import Sandbox, delete_at, get_view, list_views, open_view, view_at
 
 _CANCEL_SECONDS = 5.0
 
@@ -135,18 +148,37 @@ class Client:
                 yield index, result
 
     def open(
-        self, name: str = "default", *, runtime: str | None = None, **where: Unpack[Isolated]
+        self,
+        name: str = "default",
+        *,
+        runtime: str | None = None,
+        timeout_seconds: float | None = None,
+        temporary: bool = False,
+        **where: Unpack[Isolated],
     ) -> Sandbox:
         """As `Sandbox.open`, on this connection."""
-        return Sandbox(self._connection, open_view(self._connection, name, runtime, where))
+        request = open_request(name, where, runtime=runtime, timeout_seconds=timeout_seconds, temporary=temporary)
+        return Sandbox(self._connection, open_view(self._connection, request))
 
     def get(self, name: str = "default") -> Sandbox:
         """As `Sandbox.get`, on this connection."""
         return Sandbox(self._connection, get_view(self._connection, name))
 
-    def delete(self, name: str) -> None:
-        """Ends the sandbox of that name for good; one that is not there is no error."""
-        delete_by_name(self._connection, name)
+    def get_by_id(self, sandbox_id: str) -> Sandbox:
+        """An existing sandbox by its `id`, or by the `tool_id` of its present life; makes and wakes nothing.
+
+        By a tool id, everything done through the answer is done to that life alone: once the sandbox was deleted it
+        raises SandboxNotFound, also where the name was opened again. Raises SandboxNotFound.
+        """
+        view = view_at(self._connection, check_sandbox_id(sandbox_id))
+        return Sandbox(self._connection, view, address=sandbox_id)
+
+    def delete(self, name: str, *, keep_files: bool = False) -> None:
+        """Ends the sandbox of that name for good; one that is not there is no error.
+
+        `keep_files`: ends its processes and its box alone; the next use finds the files.
+        """
+        delete_at(self._connection, named(name), keep_files=keep_files)
 
     def info(self) -> StationView:
         """What the station says of itself."""
@@ -176,7 +208,7 @@ class Client:
         return run_result(self._answer(request))
 
     def _answer(self, request: RunRequest) -> dict[str, Any]:
-        seconds = (request.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 120
+        seconds = (request.timeout_seconds or MAX_TIMEOUT_SECONDS) + 120
         # A box that is gone takes along what a first try did, so the repeat may run; on the caller's folder it may not.
         call = Call("POST", url("runs"), request, replay=request.mount is None, read_seconds=seconds)
         try:
@@ -217,9 +249,10 @@ def run(
     """Runs code in a fresh box, which is gone afterwards.
 
     `runtime`: python, node or bash. `files`: content by path (relative: below /workspace). `artifacts`: names or glob
-    patterns of files to bring back. `timeout_seconds`: `None` is 120. `output_kept_bytes`: of a longer stream the first
-    and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`: backend, image, network
-    (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR` or `DIR:ro`).
+    patterns of files to bring back. `timeout_seconds`: `None` is the station's, 120 unless set. `output_kept_bytes`: of
+    a longer stream the first and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`:
+    backend, image, network (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR`
+    or `DIR:ro`).
 
     Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
     InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.

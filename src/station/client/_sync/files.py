@@ -169,10 +169,13 @@ class Files:
             written = self.write(path, file, mode=mode, progress=_scaled(progress, status.st_size))
         return written.entry.size
 
-    def download(self, path: PathLike, target: PathLike, *, progress: Progress | None = None) -> int:
+    def download(
+        self, path: PathLike, target: PathLike, *, progress: Progress | None = None, skip_outer_links: bool = False
+    ) -> int:
         """A file or folder of the sandbox to `target` here, which appears whole; returns the bytes received.
 
-        A folder's names are checked: none leads out of `target`.
+        A folder's names are checked: none leads out of `target`. A link that does (a venv has such) raises PathRefused
+        before anything is written; with `skip_outer_links` it is left out.
         """
         found = self.stat(path)
         local = Path(target)
@@ -180,7 +183,7 @@ class Files:
             with tempfile.TemporaryFile() as spool:
                 size = _fill(spool, self.read_tar(path), progress, None)
                 spool.seek(0)
-                to_thread(unpack, spool, local)
+                to_thread(unpack, spool, local, skip_outer_links=skip_outer_links)
             return size
         part = Local(local)
         try:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Callable
 from typing import Any
 
-from station.client._build import Call, Data, to_bytes, url
+from station.client._build import Call, Data, check_process_id, process_id, to_bytes, url
 from station.client.results import Chunk, Decoder, ExecResult
 from station.core.codec import from_plain
 from station.core.errors import StationUnreachable
@@ -129,6 +129,11 @@ class Processes:
         self._connection = connection
         self._path = ("sandboxes", sandbox_id, "processes")
 
+    @staticmethod
+    def new_id() -> str:
+        """An id that no process has: for `exec(process_id=...)`, so that another task or program can `get` it."""
+        return process_id()
+
     def list(self) -> list[ProcessView]:
         """Those that run and those that ended and are still kept, oldest first."""
         answer = self._connection.request(Call("GET", url(*self._path), replay=True))
@@ -136,7 +141,8 @@ class Processes:
 
     def get(self, process_id: str) -> Process:
         """A handle of a process that somebody started. Raises ProcessNotFound."""
-        answer = self._connection.request(Call("GET", url(*self._path, process_id), replay=True))
+        path = url(*self._path, check_process_id(process_id))
+        answer = self._connection.request(Call("GET", path, replay=True))
         return Process(self._connection, self._path[1], from_plain(ProcessView, answer))
 
     def start(self, request: ExecRequest) -> Process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 import typing
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ from station.core.suggest import suggestion
 T = TypeVar("T")
 
 _MOST_NAMED = 10
-
+# Which side of a union was tried stands in a place too, and is nothing that anybody wrote.
+_KIND = re.compile(r"(str|int|float|bool|list\[.+\]|dict\[.+\])")
 
 _adapters: dict[type, TypeAdapter[Any]] = {}
 
@@ -31,10 +33,11 @@ def adapter(cls: type[T]) -> TypeAdapter[T]:
     return found
 
 
-def from_json(cls: type[T], raw: bytes) -> T:
-    """Raises InvalidInput that names the first thing amiss; all of them are in `detail.errors`."""
+def from_json(cls: type[T], raw: bytes, *, strict: bool | None = None) -> T:
+    """Raises InvalidInput that names the first thing amiss; all of them are in `detail.errors`. `strict`: a value of
+    another type is never turned into the right one."""
     try:
-        return adapter(cls).validate_json(raw)
+        return adapter(cls).validate_json(raw, strict=strict)
     except ValidationError as error:
         raise _explained(cls, error, "") from None
 
@@ -67,7 +70,7 @@ def _explained(cls: type, error: ValidationError, where: str) -> InvalidInput:
 
 
 def _one(cls: type, item: ErrorDetails) -> tuple[str, str]:
-    parts = [str(part) for part in item["loc"]]
+    parts = [str(part) for part in item["loc"] if not _KIND.fullmatch(str(part))]
     if item["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         place = ".".join(parts[:-1])
         known = _names(cls, parts[:-1])

@@ -1,0 +1,144 @@
+"""The tools over streamable HTTP, as an app for the station. Nothing is kept in an MCP session: whose sandboxes a call
+may reach is decided by who calls (and the `?sandbox=` of the address), so any station answers any request.
+
+Older clients expect an `Mcp-Session-Id`. It is given, any is accepted, and it only tells which of the calls under way a
+cancellation means.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import anyio
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from station.client._async.client import AsyncClient
+from station.core.errors import InvalidInput
+
+from .caller import Caller
+from .scope import Scope
+from .server import Context, build
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Of one request: a file of 16 MiB as base64, and room."""
+ANSWER_BYTES = 1_000_000
+"""Of one answer: httpx2, which the Python clients are built on, takes no larger event than 1 MiB."""
+_SESSION = "mcp-session-id"
+_CALLERS = 64
+
+
+@asynccontextmanager
+async def app(home: Path) -> AsyncIterator[ASGIApp]:
+    """The app of one station, over its unix socket. Left, it ends the calls under way."""
+    # At info it tells of every request, as a session that begins and ends.
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+    # Started by nobody but its owner: a late call while this one ends must not begin another.
+    async with AsyncClient(home, start=False) as client:
+        callers = Callers(client)
+        cancellable = Cancellable()
+        server = build(callers.of)
+        server.middleware.append(cancellable)
+        server.add_notification_handler(
+            "notifications/cancelled", types.CancelledNotificationParams, cancellable.cancel
+        )
+        manager = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY_BYTES)
+        async with manager.run():
+            yield _face(manager.handle_request)
+
+
+class Callers:
+    """Who calls, told from the request."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._known: dict[Scope, Caller] = {}
+
+    def of(self, context: Context) -> Caller:
+        """Raises InvalidInput for a name in the address that no sandbox can have."""
+        request = context.request
+        assert request is not None, "every call over HTTP has its request"
+        principal = request.scope["state"]["principal"]
+        scope = Scope.of_principal(principal, _sandbox_of(request.scope))
+        caller = self._known.get(scope)
+        if caller is None:
+            while len(self._known) >= _CALLERS:
+                del self._known[next(iter(self._known))]
+            caller = self._known[scope] = Caller(self._client, scope, answer_bytes=ANSWER_BYTES)
+        return caller
+
+
+class Cancellable:
+    """The calls under way of clients that cancel by a message: middleware that notes them, and the handler of it."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, str, types.RequestId], anyio.CancelScope] = {}
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        key = _key(ctx, ctx.request_id)
+        if ctx.method != "tools/call" or key is None:
+            return await call_next(ctx)
+        with anyio.CancelScope() as scope:
+            self._calls[key] = scope
+            try:
+                return await call_next(ctx)
+            finally:
+                if self._calls.get(key) is scope:
+                    del self._calls[key]
+        return types.CallToolResult(content=[types.TextContent(text="cancelled")], is_error=True)
+
+    async def cancel(self, context: Context, params: types.CancelledNotificationParams) -> None:
+        """Only a call of the same principal and session id can be meant."""
+        key = _key(context, params.request_id)
+        if key is not None and key in self._calls:
+            self._calls[key].cancel()
+
+
+def _key(context: Context, request_id: types.RequestId | None) -> tuple[str, str, types.RequestId] | None:
+    request = context.request
+    if request is None or request_id is None:
+        return None
+    session = request.headers.get(_SESSION)
+    return None if session is None else (request.scope["state"]["principal"], session, request_id)
+
+
+def _sandbox_of(scope: AsgiScope) -> str | None:
+    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(set(query) - {"sandbox"})
+    if unknown:
+        raise InvalidInput(
+            f"the address of the tools knows ?sandbox=NAME, not {unknown[0][:80]!r}", field=unknown[0][:80]
+        )
+    names = query.get("sandbox", [])
+    if len(names) > 1:
+        raise InvalidInput("the address of the tools names two sandboxes", field="sandbox")
+    return names[0] if names else None
+
+
+def _face(inner: ASGIApp) -> ASGIApp:
+    async def face(scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            # There is no stream of its own and nothing to end: the revision without sessions asks for this answer too.
+            body = {"jsonrpc": "2.0", "id": None, "error": {"code": types.INVALID_REQUEST, "message": "only POST"}}
+            await JSONResponse(body, 405, headers={"allow": "POST"})(scope, receive, send)
+            return
+        named = any(name == _SESSION.encode() for name, _ in scope["headers"])
+
+        async def with_session(message: Message) -> None:
+            if message["type"] == "http.response.start" and not named:
+                MutableHeaders(scope=message)[_SESSION] = secrets.token_hex(16)
+            await send(message)
+
+        await inner(scope, receive, with_session)
+
+    return face

@@ -1,0 +1,95 @@
+"""The operator's token: who shows it on TCP may do all that the user of this station may."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from station.core.errors import InvalidInput, Refused, Unavailable
+
+FILE = "operator.token"
+VARIABLE = "STN_TOKEN"
+_PREFIX = "stn_op_"
+_RANDOM_BYTES = 32
+# What a header can carry, and nobody guesses.
+_FITS = re.compile(rb"[\x21-\x7e]{16,512}")
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Token:
+    secret: bytes = field(repr=False)
+    file: Path | None
+    """`None`: from the environment."""
+
+
+def take(environ: MutableMapping[str, str] = os.environ) -> str | None:
+    """STN_TOKEN, which is in the environment no more: no child process inherits it."""
+    return environ.pop(VARIABLE, None) or None
+
+
+def operator_token(home: Path, given: str | None = None) -> Token:
+    """The given one, else that of the state directory, made where there is none yet.
+
+    Raises InvalidInput for a given one that is too short, Refused for a file that others can read or made.
+    """
+    if given is not None:
+        secret = given.encode(errors="surrogateescape")
+        if not _FITS.fullmatch(secret):
+            raise InvalidInput(
+                f"{VARIABLE} must be 16 to 512 visible ASCII characters; without it a token is made in {home / FILE}",
+                field=VARIABLE,
+            )
+        return Token(secret, None)
+    file = home / FILE
+    try:
+        return Token(_read(file) if os.path.lexists(file) else _make(file), file)
+    except OSError as error:
+        raise Unavailable(f"the token {file} cannot be used: {error.strerror}", retryable=False) from error
+
+
+def _read(file: Path) -> bytes:
+    if file.is_symlink():
+        raise _refusal(file, "is a symbolic link")
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as opened:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _refusal(file, "is no regular file")
+        if found.st_uid != os.geteuid():
+            raise _refusal(file, f"belongs to the user with uid {found.st_uid}, this is uid {os.geteuid()}")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise _refusal(file, f"is open to others (mode {stat.S_IMODE(found.st_mode):03o})")
+        secret = opened.read(_MOST_BYTES).strip()
+    if not _FITS.fullmatch(secret):
+        raise _refusal(file, "holds no token of 16 to 512 visible ASCII characters")
+    return secret
+
+
+def _make(file: Path) -> bytes:
+    # Whole or not at all; the caller holds the lock of the directory, so nobody else makes it.
+    half = file.with_name(f".stn-{secrets.token_hex(8)}")
+    secret = (_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)).encode()
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(half, flags, 0o600), "wb") as opened:
+            opened.write(secret + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        half.rename(file)
+    finally:
+        with suppress(OSError):
+            half.unlink()
+    return secret
+
+
+def _refusal(file: Path, fault: str) -> Refused:
+    return Refused(
+        f"the token {file} {fault}, so it may be no secret: remove it, and a new one is made", file=str(file)
+    )
