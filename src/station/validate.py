@@ -7,6 +7,7 @@ import json
 import re
 import types
 import typing
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,9 @@ from station.core.suggest import suggestion
 T = TypeVar("T")
 
 _MOST_NAMED = 10
+_MOST_COUNTED = 10_000
+"""Errors that are looked at. Whoever sends more means harm, and each costs the event loop microseconds."""
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 # Which side of a union was tried stands in a place too, and is nothing that anybody wrote.
 _KIND = re.compile(r"(str|int|float|bool|list\[.+\]|dict\[.+\])")
 
@@ -61,21 +65,27 @@ def to_json(value: Any) -> bytes:
 
 
 def _explained(cls: type, error: ValidationError, where: str) -> InvalidInput:
-    found = [_one(cls, item) for item in error.errors(include_url=False, include_context=False, include_input=False)]
+    if error.error_count() > _MOST_COUNTED:
+        sentence = f"{error.error_count()} fields or values are not what they must be, too many to name them"
+        return InvalidInput(where + sentence, field="", errors=[])
+    items = error.errors(include_url=False, include_context=False, include_input=False)
     # An unknown name explains the missing one beside it.
-    found.sort(key=lambda item: not item[1].startswith("unknown field"))
+    unknown = (item for item in items if item["type"] in _UNKNOWN)
+    others = (item for item in items if item["type"] not in _UNKNOWN)
+    first = list(islice(chain(unknown, others), _MOST_NAMED))
+    # To find what somebody may have meant is the dearest part of it, and once is enough to help.
+    found = [_one(cls, item, suggest=item is first[0]) for item in first]
     field, sentence = found[0]
-    errors = [{"field": name, "message": text} for name, text in found[:_MOST_NAMED]]
+    errors = [{"field": name, "message": text} for name, text in found]
     return InvalidInput(where + sentence, field=field, errors=errors)
 
 
-def _one(cls: type, item: ErrorDetails) -> tuple[str, str]:
+def _one(cls: type, item: ErrorDetails, *, suggest: bool) -> tuple[str, str]:
     parts = [str(part) for part in item["loc"] if not _KIND.fullmatch(str(part))]
-    if item["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+    if item["type"] in _UNKNOWN:
         place = ".".join(parts[:-1])
-        known = _names(cls, parts[:-1])
-        field = ".".join(parts)
-        return field, f"unknown field {parts[-1]!r}{f' in {place}' if place else ''}{suggestion(parts[-1], known)}"
+        meant = suggestion(parts[-1], _names(cls, parts[:-1])) if suggest else ""
+        return ".".join(parts), f"unknown field {parts[-1]!r}{f' in {place}' if place else ''}{meant}"
     if item["type"] == "json_invalid":
         return "", f"the body is not valid JSON: {item['msg'].removeprefix('Invalid JSON: ')}"
     field = ".".join(parts)

@@ -114,6 +114,14 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.parametrize("name", ["station.lock", "operator.token"])
+def test_the_state_of_another_station_is_no_mount(tmp_path: Path, name: str) -> None:
+    refuse_source(tmp_path, state=Path("/srv/state"), homes=[])
+    (tmp_path / name).touch()
+    with pytest.raises(InvalidInput, match="another station"):
+        refuse_source(tmp_path, state=Path("/srv/state"), homes=[])
+
+
 def test_git_hooks_and_start_up_files_are_protected_and_git_is_pinned(tmp_path: Path) -> None:
     plan = plan_mount(Mount(str(folder(tmp_path))), state=Path("/srv/state"), homes=[])
     assert plan.pinned == (".git",)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -262,3 +267,63 @@ def test_an_open_that_names_another_time_limit_is_a_conflict(sandbox: station.Sa
         station.Sandbox.open(sandbox.name, timeout_seconds=5)
     with station.Sandbox.open(sandbox.name, timeout_seconds=120) as same:
         assert same.id == sandbox.id
+
+
+def on_this_machine(line: str) -> bool:
+    """Whether a program of that command line runs, in whichever box."""
+    wanted = line.replace(" ", "\0").encode() + b"\0"
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if each.read_bytes() == wanted:
+                return True
+    return False
+
+
+@pytest.mark.full
+async def test_two_hundred_calls_that_are_cancelled_at_any_moment_leave_nothing_running(real: str):
+    async with station.aconnect() as client, await client.open("cancelled") as sandbox:
+        line = f"sleep 303.{os.getpid()}"
+        calls: list[asyncio.Future[object]] = []
+        for number in range(200):
+            work = client.run(line, runtime="bash") if number % 5 == 4 else sandbox.exec(line)
+            calls.append(asyncio.ensure_future(work))
+            await asyncio.sleep((number % 10) * 0.0005)
+            # A cancel goes on a connection that is open already, the call before it often on one that is new.
+            calls[-1].cancel()
+        for ended in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(ended, (asyncio.CancelledError, errors.StationError)), ended
+        async with asyncio.timeout(10):
+            while any(view.state != "ended" for view in await sandbox.processes.list()):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            while on_this_machine(line):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert {view.status for view in await sandbox.processes.list()} == {"cancelled"}
+        await sandbox.delete()
+
+
+@pytest.mark.full
+def test_a_program_that_is_killed_leaves_what_was_to_end_with_it_ten_seconds(sandbox: station.Sandbox):
+    program = (
+        "import sys, threading, station\n"
+        "with station.Sandbox.get(sys.argv[1]) as sandbox:\n"
+        "    for ends in (True, False):\n"
+        "        call = lambda ends=ends: sandbox.exec('sleep 305', end_when_left=ends)\n"
+        "        threading.Thread(target=call).start()\n"
+        "    sandbox.exec('sleep 306', end_when_left=True, on_output=print)\n"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", program, sandbox.name])
+    while len(sandbox.processes.list()) < 3:
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    begin = time.monotonic()
+    while sum(view.state == "running" for view in sandbox.processes.list()) > 1:
+        assert time.monotonic() - begin < 20
+        time.sleep(0.1)
+    assert time.monotonic() - begin > 9
+    (left,) = [view for view in sandbox.processes.list() if view.state == "running"]
+    assert left.command == ["sleep 305"]
+    reasons = {view.ending.reason for view in sandbox.processes.list() if view.ending is not None}
+    assert reasons == {"nobody had waited for it for 10 s, and it was to end then"}
+    sandbox.processes.get(left.id).cancel()

@@ -52,7 +52,7 @@ class Inside:
         return descendants(self.observer.guests(self.uid))
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        await anyio.to_thread.run_sync(self.observer.until, condition, what, 15)
+        await anyio.to_thread.run_sync(self.observer.until, condition, what, 20)
 
     async def until_begun(self, count: int = 4) -> None:
         await self.until(lambda: len(self.now()) >= len(self.idle) + count, "the command did not start")
@@ -134,6 +134,19 @@ async def test_a_process_that_is_told_to_end_ends_its_commands(
         server.process.send_signal(number)
         async with asyncio.timeout(10):
             await server.process.wait()
+        await inside.until_idle()
+
+
+@pytest.mark.full
+async def test_what_a_killed_process_waited_for_is_ended_soon(home: Path, client: Client, observer: Observer) -> None:
+    """Nobody else knows of the command, and its time limit may be an hour away."""
+    async with raw(home) as server:
+        inside = Inside(observer, client, (await server.call("sandbox_open"))["sandbox_id"])
+        wanted = {"command": "sleep 1001", "timeout_seconds": 3600}
+        await server.send("tools/call", {"name": "sandbox_exec", "arguments": wanted})
+        await inside.until_begun(1)
+        server.process.kill()
+        await server.process.wait()
         await inside.until_idle()
 
 

@@ -21,6 +21,8 @@ START_UP = (
     ".vim", ".vscode", ".idea", ".devcontainer", ".config/fish", ".config/nvim", ".config/git", ".mcp.json",
 )  # fmt: skip
 """What a shell, git or an editor on this machine runs by itself when someone works in the folder."""
+STATE_FILES = ("station.lock", "operator.token")
+"""What only the state directory of a station has."""
 _GIT_PARTS = ("hooks", "config", "config.worktree")
 MAX_MODULES = 200
 MAX_LOOKED = 20_000
@@ -88,6 +90,8 @@ def refuse_source(source: Path, *, state: Path, homes: Iterable[str]) -> None:
                 f"{source} is or holds the home directory {home}, with its keys and settings; name a folder in it",
                 field="mount",
             )
+    if any((source / name).exists() for name in STATE_FILES):
+        raise InvalidInput(f"{source} is the state of another station, with what lets callers in", field="mount")
     if source.is_relative_to(state) or state.is_relative_to(source):
         raise InvalidInput(f"{source} is or holds Station's own state ({state})", field="mount")
 

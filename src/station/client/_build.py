@@ -67,6 +67,8 @@ SNIPPET_KEYS = frozenset({"code", *Program.__annotations__, *Isolated.__annotati
 class RunOptions(Isolated, Program):
     """What `map` and `imap` take beside the snippets; as for `run`."""
 
+    end_when_left: NotRequired[bool]
+
 
 @dataclass(frozen=True)
 class Call:

@@ -119,3 +119,5 @@ class ProcessRecord:
     """When the guest ends it; `None`: never."""
     stdout: StreamTotals = field(default_factory=StreamTotals)
     stderr: StreamTotals = field(default_factory=StreamTotals)
+    end_when_left: bool = False
+    """Once nobody has waited for it for a while, it is cancelled; so too by a station that takes it over."""

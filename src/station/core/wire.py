@@ -170,6 +170,9 @@ class ExecRequest:
     """End with output_limit after that many bytes of both streams; `None`: none."""
     id: str | None = None
     """A `prc_` id of the caller's choice: sent again, it joins the process instead of starting a second."""
+    end_when_left: bool = False
+    """Once nobody has waited for its end or followed its output for 10 s, it is cancelled; to join it in time keeps it.
+    Else it needs nobody."""
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_seconds)
@@ -293,6 +296,8 @@ class RunRequest:
     """Of a longer stream the first and the last half of so many are in the result."""
     id: str | None = None
     """A `prc_` id of the caller's choice, as in ExecRequest: a retry joins."""
+    end_when_left: bool = False
+    """Once nobody has waited for its result for 10 s, it is cancelled, as in ExecRequest."""
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_seconds)
@@ -337,7 +342,11 @@ class RunResult:
 
 @dataclass(frozen=True)
 class SignalRequest:
-    """POST .../processes/{pid}/signal: to the whole tree. `cancel`: TERM, then KILL after 1 s; ends `cancelled`."""
+    """POST .../processes/{pid}/signal: to the whole tree. `cancel`: TERM, then KILL after 1 s; ends `cancelled`.
+
+    To cancel an id that nothing was started under is no error: what is to start under it within the next minute ends
+    `cancelled` at once, without having begun.
+    """
 
     __pydantic_config__ = FORBID_EXTRA
 

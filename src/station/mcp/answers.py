@@ -55,6 +55,8 @@ class RunAnswer:
     artifacts: list[Artifact] = field(default_factory=list)
     artifacts_missing: list[str] = field(default_factory=list)
     """Names or patterns that matched nothing."""
+    artifacts_left_out: int | None = None
+    """How many more matched: an answer lists the first 200."""
     error: str | None = None
     """What went wrong, in a sentence; left out where `ok`."""
     hint: str | None = None

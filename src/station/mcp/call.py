@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .caller import Caller
+from .texts import name
 
 _LEAST_BYTES = 1024
 
@@ -75,7 +76,10 @@ def _without_absent(value: Any) -> Any:
             for item in dataclasses.fields(value)
             if getattr(value, item.name) is not None or item.default is dataclasses.MISSING
         }
-    return [_without_absent(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_absent(item) for item in value]
+    # The library dies of what JSON cannot carry, and with it every call under way.
+    return name(value) if isinstance(value, str) else value
 
 
 _IMAGES = {

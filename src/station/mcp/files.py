@@ -138,14 +138,5 @@ def _read_reply(wanted: ReadInput, sandbox_id: str, data: bytes, total: int) -> 
 
 
 def _relative(path: str) -> str:
-    """As the tools write it. Bytes that are no UTF-8 have no place in JSON: they show as their numbers."""
-    short = path.removeprefix(f"{WORKSPACE}/")
-    return short if short.isascii() or _is_text(short) else escape(short, keep="\n\t")
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """As the tools write it."""
+    return texts.name(path.removeprefix(f"{WORKSPACE}/"))

@@ -113,7 +113,10 @@ def _key(context: Context, request_id: types.RequestId | None) -> tuple[str, str
 
 
 def _sandbox_of(scope: AsgiScope) -> str | None:
-    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    try:
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("a name in the address of the tools is no UTF-8", field="sandbox") from None
     unknown = sorted(set(query) - {"sandbox"})
     if unknown:
         raise InvalidInput(

@@ -34,6 +34,7 @@ async def run(call: Call, wanted: RunInput) -> Reply:
         files=_files(wanted),
         artifacts=wanted.artifacts,
         timeout_seconds=wanted.timeout_seconds,
+        end_when_left=True,
         **call.caller.where(None),
     )
     result = await progress.beside(work, call.tell)
@@ -52,6 +53,7 @@ async def exec_(call: Call, wanted: ExecInput) -> Reply:
             stdin=wanted.stdin,
             timeout_seconds=wanted.timeout_seconds,
             process_id=prc,
+            end_when_left=True,  # a client may kill this process, and nobody else knows the command
         )
         return sandbox, await progress.beside(running, call.tell, progress.output_of(sandbox, prc))
 

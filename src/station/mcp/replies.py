@@ -16,6 +16,7 @@ from .call import Image, Reply, image_type
 from .inputs import ExecInput, RunInput
 
 _SHOWN_ARTIFACT_BYTES = 20_000
+_LISTED_ARTIFACTS = 200
 _TOO_LARGE = "too large for an answer; make it smaller, or keep a sandbox open and read it in parts"
 
 
@@ -91,6 +92,7 @@ def run_reply(wanted: RunInput, result: RunResult, limits: RunLimits, most: int,
         isolation=isolation,
         artifacts=artifacts,
         artifacts_missing=list(result.artifacts_missing),
+        artifacts_left_out=max(0, len(result.artifacts) - _LISTED_ARTIFACTS) or None,
         error=None if result.ok else _sentence(result),
         hint=_run_hint(wanted, network, result, stdout, stderr),
     )
@@ -100,6 +102,7 @@ def run_reply(wanted: RunInput, result: RunResult, limits: RunLimits, most: int,
         texts.data("stderr", stderr.text) if stderr.text else None,
         *_artifact_texts(artifacts, result, most),
         *[f"artifact {texts.named(name)}: matched nothing" for name in answer.artifacts_missing],
+        f"artifacts: {answer.artifacts_left_out} more are not listed" if answer.artifacts_left_out else None,
         f"hint: {answer.hint}" if answer.hint else None,
     )
     return Reply(answer, text, _images(artifacts, result, room // 4))
@@ -213,7 +216,7 @@ def _admitted(sizes: dict[str, int], room: int) -> set[str]:
 
 def _artifacts(result: RunResult, room: int) -> list[Artifact]:
     """With their content, as long as there is `room` for it in bytes."""
-    contents = dict(sorted(result.artifacts.items()))
+    contents = dict(sorted(result.artifacts.items())[:_LISTED_ARTIFACTS])
     held = _admitted({path: len(content) for path, content in contents.items()}, room)
     return [
         Artifact(path, len(content), base64.b64encode(content).decode() if path in held else None)

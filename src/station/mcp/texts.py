@@ -40,6 +40,15 @@ def named(text: str) -> str:
     return escape(text[:500])
 
 
+def name(text: str) -> str:
+    """A name from a sandbox as JSON may carry it: bytes that are no UTF-8 show as their numbers."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return escape(text, keep="\n\t")
+    return text
+
+
 def lines(*parts: str | None) -> str:
     """Those there are, each on lines of its own."""
     return "\n".join(part for part in parts if part)

@@ -10,7 +10,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from station.core.errors import Misdirected, Refused, StationError, Unauthenticated
 
@@ -69,7 +69,8 @@ def _all_of(form: re.Pattern[bytes], hosts: frozenset[bytes], values: list[bytes
 
 
 class Guard:
-    """Around the app of the TCP listener. Of a request that it refuses no body is read."""
+    """Around the app of the TCP listener. Of a request that it refuses no body is read, and who shows no token gets one
+    answer a connection: strangers keep none."""
 
     def __init__(
         self, app: ASGIApp, *, host: str, token: bytes, speaks_rpc: Callable[[str], bool] = lambda _path: False
@@ -85,10 +86,19 @@ class Guard:
         try:
             principal = decide(scope["headers"], scope["path"], host=self._host, token=self._token)
         except StationError as error:
-            await answer(error, rpc=self._speaks_rpc(scope["path"]))(scope, receive, send)
+            await answer(error, rpc=self._speaks_rpc(scope["path"]))(scope, receive, _last(send))
             return
         scope.setdefault("state", {})[PRINCIPAL] = principal
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, _last(send) if principal == NOBODY else send)
+
+
+def _last(send: Send) -> Send:
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 def local(app: ASGIApp) -> ASGIApp:

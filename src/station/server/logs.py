@@ -46,6 +46,7 @@ def set_up(home: Path, *, background: bool, megabytes: int) -> logging.Handler:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    # Tells of every connection that breaks; what matters of it we say ourselves.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Tells of every connection that breaks, and warns of every odd request, a stranger's too; what matters of it we say
+    # ourselves.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     return handler

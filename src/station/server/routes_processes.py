@@ -1,4 +1,5 @@
-"""Commands. A client that hangs up frees its handler and ends nothing: the process runs on, and its record says so."""
+"""Commands. A client that hangs up frees its handler and ends nothing: the process runs on, and its record says so. One
+with `end_when_left` goes on for as long as a client needs to come back."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def delete(station: Station, request: Request) -> Response:
 
 
 async def cancel_run(station: Station, request: Request) -> Response:
-    """Also where there is none: it may just have ended."""
+    """Also where there is none: it may just have ended, or be still to come, and is refused then."""
     Query(request)
     station.runs.cancel(request.path_params["rid"])
     return answers.nothing()

@@ -25,6 +25,7 @@ from station.worker.tasks import Tasks
 from . import home as homes
 from . import listen, token
 from .app import build_app
+from .bodies import Bodies
 from .faces import Faces, Loader
 from .guard import Guard, local
 from .http import GRACEFUL_SECONDS, Server
@@ -146,7 +147,8 @@ async def _answer(station: Station, sock: socket.socket, lock: homes.Lock, tcp: 
         app = build_app(station, faces)
         servers = [Server(local(app), sock)]
         if tcp is not None:
-            guard = Guard(app, host=tcp.address.authority, token=tcp.token.secret, speaks_rpc=faces.has)
+            bounded = Bodies(app, speaks_rpc=faces.has)
+            guard = Guard(bounded, host=tcp.address.authority, token=tcp.token.secret, speaks_rpc=faces.has)
             servers.append(Server(guard, tcp.sock))
         stop = _Stop(servers, faces)
         station.request_stop = stop.ask

@@ -105,6 +105,7 @@ class Station:
             now=now,
             max_running=sandbox.max_processes,
             timeout_seconds=sandbox.timeout_seconds,
+            clock=clock,
             stuck=self._stuck,
         )
         self.boxes = LiveBoxes(
@@ -116,7 +117,7 @@ class Station:
         self.files = Files()
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
         self._orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
-        self.runs = Runs(self.pool, self._run_spec, now=now, timeout_seconds=sandbox.timeout_seconds)
+        self.runs = Runs(self.pool, self._run_spec, now=now, clock=clock, timeout_seconds=sandbox.timeout_seconds)
         self._watchdog = Watchdog(lambda: [*self.processes.running(), *self.runs.running()])
         self._registry = registry
         self._owned = AsyncExitStack()

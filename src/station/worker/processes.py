@@ -10,9 +10,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNotFound, StationError
 from station.core.ids import new_id
 from station.core.records import ProcessRecord, ProcessState
@@ -20,6 +22,7 @@ from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, OutputEvent,
 from station.guest.endings import SIGKILL
 
 from . import recovery
+from .callers import LEFT_SECONDS, CancelledAhead
 from .commands import GRACE_SECONDS, check_id, command_of, signal_number, start_record
 from .failpoints import failpoint
 from .follow import follow, stored
@@ -51,9 +54,12 @@ class Processes:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         guard_seconds: float = GUARD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
+        left_seconds: float = LEFT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
     ) -> None:
-        """`timeout_seconds`: of an `exec` where neither the request nor the sandbox names one."""
+        """`timeout_seconds`: of an `exec` where neither the request nor the sandbox names one. `left_seconds`, by
+        `clock`: when a command ends that was to end once nobody waits for it."""
         self._journal = journal
         self._now = now
         self._max_running = max_running
@@ -65,8 +71,11 @@ class Processes:
             now=now,
             guard_seconds=guard_seconds,
             patience_seconds=patience_seconds,
+            left_seconds=left_seconds,
+            clock=clock,
             stuck=stuck,
         )
+        self._cancelled = CancelledAhead(clock)
 
     async def aclose(self) -> None:
         """Stops looking; the commands go on, and `recover` of the next station finds them. Repeating is no error."""
@@ -81,14 +90,19 @@ class Processes:
 
         Cancelled, it leaves the command running. Raises InvalidInput for what cannot be started (a missing working
         directory is named), LimitReached beyond the bound at once, Conflict for an id that belongs to another command
-        or is used up, StorageFull, BoxLost. A program that is not there is no error: the record ends `exited(127)`.
+        or is used up, StorageFull, BoxLost. A program that is not there is no error: the record ends `exited(127)`; nor
+        is an id that was cancelled within the last minute: it ends `cancelled`, and nothing has begun.
         """
-        return (await self._begin(live, request, default_timeout)).record
+        running = await self._begin(live, request, default_timeout)
+        with running.callers.one():
+            await running.started()
+        return running.record
 
     async def exec(self, live: LiveBox, request: ExecRequest) -> ProcessView:
         """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on."""
         running = await self._begin(live, request, live.timeout_seconds or self._timeout_seconds)
-        await running.finished()
+        with running.callers.one():
+            await running.finished()
         return process_view(running.record, running.spool)
 
     async def _begin(self, live: LiveBox, request: ExecRequest, default_timeout: float | None) -> Running:
@@ -100,7 +114,6 @@ class Processes:
         known = running.record
         if (known.command, known.shell, known.cwd) != (command_of(request), request.argv is None, request.cwd):
             raise Conflict(f"{process_id} is the id of another command; choose a new one", field="id")
-        await running.started()
         return running
 
     def _launch(self, live: LiveBox, request: ExecRequest, process_id: str, timeout: float | None) -> Running:
@@ -109,7 +122,8 @@ class Processes:
         start = start_record(
             live.layout, request, timeout_seconds=timeout, with_stdin=given is not None or request.stdin_open
         )
-        if len(self._supervisor.running[live.uid]) >= self._max_running:
+        cancelled = (live.uid, process_id) in self._cancelled
+        if not cancelled and len(self._supervisor.running[live.uid]) >= self._max_running:
             if self._journal.get(live.uid, process_id) is not None:
                 return self._known(live, process_id)
             raise LimitReached(
@@ -120,15 +134,18 @@ class Processes:
             process_id,
             live.uid,
             live.generation,
-            guest_id=live.session.next_id(),
+            guest_id=0 if cancelled else live.session.next_id(),
             command=command_of(request),
             shell=request.argv is None,
             cwd=request.cwd,
             state=ProcessState.ACCEPTED,
             started_at=self._now(),
             timeout_seconds=timeout,
+            end_when_left=request.end_when_left,
         )
-        if not self._journal.accept(record):
+        if cancelled:
+            record = _never_begun(record)
+        if not self._journal.accept(record) or cancelled:
             return self._known(live, process_id)
         running = self._supervisor.run(live, record, self._spool(record, loaded=False), stdin_open=request.stdin_open)
         try:
@@ -163,8 +180,9 @@ class Processes:
         if running is None:
             return self._record(uid, process_id)
         try:
-            async with asyncio.timeout(timeout):
-                await running.finished()
+            with running.callers.one():
+                async with asyncio.timeout(timeout):
+                    await running.finished()
         except TimeoutError:
             pass
         return running.record
@@ -206,9 +224,10 @@ class Processes:
             raise InvalidInput("an offset must not be below zero", field="after_stdout")
         running = self._supervisor.running[uid].get(process_id)
         if running is not None and follow_on:
-            async with aclosing(follow(running, after, keepalive_seconds=self._keepalive_seconds)) as followed:
-                async for event in followed:
-                    yield event
+            with running.callers.one():
+                async with aclosing(follow(running, after, keepalive_seconds=self._keepalive_seconds)) as followed:
+                    async for event in followed:
+                        yield event
             return
         record = running.record if running is not None else self._record(uid, process_id)
         for event in stored(running.spool if running is not None else self._spool(record), after):
@@ -238,10 +257,12 @@ class Processes:
         return taken
 
     async def signal(self, uid: str, process_id: str, request: SignalRequest) -> None:
-        """To its whole tree. To cancel what has ended is no error. Raises ProcessNotFound, Conflict, InvalidInput."""
+        """To its whole tree. To cancel what has ended is no error, nor what is not known (yet): what is to start under
+        that id within a minute ends `cancelled` at once. Raises ProcessNotFound, Conflict, InvalidInput."""
         number = signal_number(request.signal)
         if request.cancel and process_id not in self._supervisor.running[uid]:
-            self._record(uid, process_id)
+            if not self._is_known(uid, process_id):
+                self._cancelled.note((uid, check_id(process_id)))
             return
         running = self._need(uid, process_id)
         assert running.process is not None
@@ -285,6 +306,11 @@ class Processes:
             raise Conflict(f"{process_id} has ended")
         return running
 
+    def _is_known(self, uid: str, process_id: str) -> bool:
+        """Whether that id was ever used here, as far as it is remembered."""
+        known = self._supervisor.unsaved.get((uid, process_id)) or self._journal.get(uid, process_id)
+        return known is not None or self._journal.is_forgotten(uid, process_id)
+
     def _record(self, uid: str, process_id: str) -> ProcessRecord:
         record = self._supervisor.unsaved.get((uid, process_id)) or self._journal.get(uid, process_id)
         if record is None:
@@ -293,3 +319,9 @@ class Processes:
 
     def _spool(self, record: ProcessRecord, *, loaded: bool = True) -> ProcessSpool:
         return self._supervisor.spool(record.sandbox_uid, record.id, loaded=loaded)
+
+
+def _never_begun(record: ProcessRecord) -> ProcessRecord:
+    """Of a command that was cancelled before it was asked for: its id is used up, so that no retry runs it."""
+    ending = Ending(EndingKind.CANCELLED, reason="it was cancelled before it began")
+    return replace(record, state=ProcessState.ENDED, ended_at=record.started_at, ending=ending)

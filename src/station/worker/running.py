@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from station.core.errors import StationError
@@ -11,6 +12,8 @@ from station.core.records import ProcessRecord, ProcessState
 from station.guest.endings import SIGKILL
 from station.guest.outbox import Waiters
 
+from .callers import LEFT_SECONDS, Callers
+from .commands import GRACE_SECONDS
 from .readers import PATIENCE_SECONDS, Readers
 from .spool import STDERR, STDOUT, ProcessSpool
 
@@ -33,6 +36,8 @@ class Running:
         *,
         stdin_open: bool,
         patience_seconds: float = PATIENCE_SECONDS,
+        left_seconds: float = LEFT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.live = live
         self.record = record
@@ -49,6 +54,9 @@ class Running:
         """The box's counter when it started; `None`: not known here."""
         self.readers = Readers(self._release, patience_seconds=patience_seconds, now=time.monotonic)
         """For them the process is held up before what they have not read is dropped."""
+        self.callers = Callers(self._end_left, seconds=left_seconds, clock=clock)
+        self.left = False
+        """It was cancelled because nobody waited for it."""
         self._held: set[int] = set()
         """Streams of which something is not acknowledged."""
         self._changed = Waiters()
@@ -103,10 +111,13 @@ class Running:
     def change(self, record: ProcessRecord) -> None:
         self.record = record
         self._release()
+        if self.ended:
+            self.callers.stop()
         self._changed.wake()
 
     def fail(self, error: StationError) -> None:
         self.error = error
+        self.callers.stop()
         self._changed.wake()
 
     async def changed(self) -> None:
@@ -134,6 +145,11 @@ class Running:
         self.over_memory = True
         if self.process is not None:
             self.process.signal(SIGKILL)
+
+    def _end_left(self) -> None:
+        self.left = True
+        if self.process is not None:
+            self.process.cancel(GRACE_SECONDS)
 
     async def feed(self, data: bytes, *, eof: bool = True) -> None:
         """Given input, to its end. A program need not read all of it."""

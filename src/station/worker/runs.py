@@ -20,6 +20,7 @@ from station.guest.frames import StartRecord
 from station.guest.packs import END, Entry
 
 from .artifacts import collect
+from .callers import LEFT_SECONDS, Callers, CancelledAhead
 from .commands import GRACE_SECONDS, check_id
 from .headtail import MemoryOutput
 from .live import isolation_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 300.0
 KEPT_RESULTS = 64
 MAX_FILES = 1000
+_GIVEN_UP = "the run was given up before its program began or ended"
 
 
 class RunProgram:
@@ -48,6 +50,8 @@ class RunProgram:
         self.output = MemoryOutput(request.output_kept_bytes)
         self.process: GuestProcess | None = None
         self.over_memory = False
+        self.left: str | None = None
+        """Why it was cancelled, where that was because nobody waited for it."""
 
     def kill_over_memory(self) -> None:
         self.over_memory = True
@@ -59,6 +63,7 @@ class RunProgram:
 class _Run:
     request: RunRequest
     result: asyncio.Future[RunResult]
+    callers: Callers
     abandon: Callable[[], object] = lambda: None
     """Ends it where its program has not begun."""
     ended_at: float | None = None
@@ -76,16 +81,21 @@ class Runs:
         max_running: int | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         kept_seconds: float = KEPT_SECONDS,
+        left_seconds: float = LEFT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`spec_of`: the spec of a request, checked by its backend; raises what is to be refused. `max_running`: how
         many run at once (`None`: 4 for each core), the rest waits in order. `timeout_seconds`: of a run that names
-        none."""
+        none. `left_seconds`, by `clock`: when a run ends that was to end once nobody waits for it."""
         self._pool = pool
         self._spec_of = spec_of
         self._now = now
         self._room = asyncio.Semaphore(max_running or 4 * (os.cpu_count() or 1))
         self._timeout_seconds = timeout_seconds
         self._kept_seconds = kept_seconds
+        self._left_seconds = left_seconds
+        self._clock = clock
+        self._cancelled = CancelledAhead(clock)
         self._tasks = Tasks()
         self._by_id: dict[str, _Run] = {}
         self._running: set[RunProgram] = set()
@@ -93,6 +103,8 @@ class Runs:
     async def aclose(self) -> None:
         """Ends every run; their boxes are the pool's to destroy."""
         await self._tasks.aclose()
+        for run in self._by_id.values():
+            run.callers.stop()
 
     def running(self) -> list[RunProgram]:
         return list(self._running)
@@ -101,49 +113,76 @@ class Runs:
         """The result, whatever the ending. With an id seen in the last minutes: of that run; nothing runs twice.
 
         Cancelled, a run with an id goes on to be joined by a retry, one without is ended. Raises InvalidInput (a
-        missing interpreter is named with its package), TooLarge, Conflict for an id of another run, and what making a
-        box raises.
+        missing interpreter is named with its package), TooLarge, Conflict for an id of another run and for one that was
+        cancelled within the last minute, and what making a box raises.
         """
         self._forget_old()
         known = self._by_id.get(check_id(request.id)) if request.id else None
         if known is not None:
             if known.request != request:
                 raise Conflict(f"{request.id} is the id of another run; choose a new one", field="id")
-            return await asyncio.shield(known.result)
+            return await _result(known)
         if self._tasks.closed:
             raise BoxLost("the station is stopping")
-        run = _Run(request, asyncio.get_running_loop().create_future())
         if request.id is None:
             return await self._execute(request)
-        self._by_id[request.id] = run
-        run.abandon = self._tasks.start(self._keep(request.id, run), name=f"run {request.id}")
-        return await asyncio.shield(run.result)
+        if request.id in self._cancelled:
+            raise Conflict(f"{request.id} was cancelled before it began; nothing ran", field="id")
+        return await _result(self._begin(request.id, request))
+
+    def _begin(self, run_id: str, request: RunRequest) -> _Run:
+        def left() -> None:
+            self._end(run, reason=run.callers.reason)
+
+        callers = Callers(left, seconds=self._left_seconds, clock=self._clock)
+        run = self._by_id[run_id] = _Run(request, asyncio.get_running_loop().create_future(), callers)
+        run.abandon = self._tasks.start(self._keep(run), name=f"run {run_id}")
+        if request.end_when_left:
+            callers.watch()
+        return run
 
     def cancel(self, run_id: str) -> None:
         """Ends a run by its id: its program by TERM, then KILL (who waits gets `cancelled` and the output so far), and
-        one that still waits for a box at once. An id that is unknown or ended is no error."""
+        one that still waits for a box at once. An id that has ended is no error, nor one that is not known (yet):
+        what comes under it within a minute is refused."""
         run = self._by_id.get(run_id)
-        if run is None or run.result.done():
+        if run is not None and run.result.done():
             return
-        process = next((one.process for one in self._running if one.run_id == run_id), None)
-        if process is not None:
-            process.cancel(GRACE_SECONDS)
-        else:
-            run.abandon()
+        if run is None or not self._end(run):
+            self._cancelled.note(check_id(run_id))  # its request may still come, or come again
 
-    async def _keep(self, run_id: str, run: _Run) -> None:
+    def _end(self, run: _Run, *, reason: str | None = None) -> bool:
+        """Whether its program is told to end; else it had not begun, and will not."""
+        program = next((one for one in self._running if one.run_id == run.request.id), None)
+        if program is None or program.process is None:
+            run.abandon()
+            self._fail(run, BoxLost(_GIVEN_UP))  # its task may not have begun, and then tells nobody
+            return False
+        program.left = program.left or reason
+        program.process.cancel(GRACE_SECONDS)
+        return True
+
+    async def _keep(self, run: _Run) -> None:
         try:
-            run.result.set_result(await self._execute(run.request))
-            run.ended_at = self._now()
+            result = await self._execute(run.request)
         except StationError as error:
-            del self._by_id[run_id]  # nothing to join: a retry tries again
-            run.result.set_exception(error)
-            run.result.exception()  # whoever waited may have gone
-        finally:
+            self._fail(run, error)
+        else:
             if not run.result.done():
-                self._by_id.pop(run_id, None)
-                run.result.set_exception(BoxLost("the run was given up before its program began or ended"))
-                run.result.exception()
+                run.callers.stop()
+                run.result.set_result(result)
+                run.ended_at = self._now()
+        finally:
+            self._fail(run, BoxLost(_GIVEN_UP))
+
+    def _fail(self, run: _Run, error: StationError) -> None:
+        """Without a result: whoever waits is told, and nothing stays to be joined, so that a retry tries again."""
+        if run.result.done():
+            return
+        run.callers.stop()
+        self._by_id = {key: other for key, other in self._by_id.items() if other is not run}
+        run.result.set_exception(error)
+        run.result.exception()  # whoever waited may have gone
 
     def _forget_old(self) -> None:
         ended = sorted((run.ended_at, key) for key, run in self._by_id.items() if run.ended_at is not None)
@@ -228,7 +267,13 @@ class Runs:
         oom = running.over_memory
         if not oom and ended.reason is Reason.NONE and ended.looks_killed:
             oom = bool(await oom_kills(running.live))
-        return ended.to_ending(program=interpreter.program, cwd=WORKSPACE, oom=oom)
+        ending = ended.to_ending(program=interpreter.program, cwd=WORKSPACE, oom=oom)
+        return replace(ending, reason=running.left) if ending.kind is EndingKind.CANCELLED else ending
+
+
+async def _result(run: _Run) -> RunResult:
+    with run.callers.one():
+        return await asyncio.shield(run.result)
 
 
 async def _feed(process: GuestProcess, data: bytes) -> None:

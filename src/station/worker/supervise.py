@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from station.backends.base import Measurable
 from station.core.capabilities import Level
-from station.core.endings import Ending
+from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, StationError
 from station.core.records import ProcessRecord, ProcessState
 from station.guest.endings import GuestExit, Reason
 
+from .callers import LEFT_SECONDS
 from .commands import GRACE_SECONDS
 from .failpoints import failpoint
 from .journal import Journal
@@ -55,6 +57,8 @@ class Supervisor:
         now: Callable[[], float],
         guard_seconds: float = GUARD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
+        left_seconds: float = LEFT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
     ) -> None:
         self.journal = journal
@@ -67,6 +71,8 @@ class Supervisor:
         self._spool_dir = spool_dir
         self._guard_seconds = guard_seconds
         self._patience_seconds = patience_seconds
+        self._left_seconds = left_seconds
+        self._clock = clock
         self._stuck = stuck
         self._oom_kills: dict[tuple[str, int], int | None] = {}
         self._since_prune: dict[str, int] = defaultdict(int)
@@ -78,6 +84,7 @@ class Supervisor:
             if each.process is not None:
                 each.process.attach(None)
             each.readers.stop()
+            each.callers.stop()
             each.spool.close()
         self.running.clear()
 
@@ -97,12 +104,22 @@ class Supervisor:
             self._oom_kills[key] = await oom_kills(live)
 
     def run(self, live: LiveBox, record: ProcessRecord, spool: ProcessSpool, *, stdin_open: bool) -> Running:
-        return Running(live, record, spool, stdin_open=stdin_open, patience_seconds=self._patience_seconds)
+        return Running(
+            live,
+            record,
+            spool,
+            stdin_open=stdin_open,
+            patience_seconds=self._patience_seconds,
+            left_seconds=self._left_seconds,
+            clock=self._clock,
+        )
 
     def watch(self, running: Running) -> None:
         """From here on somebody waits for its end."""
         running.oom_kills = self._oom_kills.get((running.live.uid, running.live.generation))
         self.running[running.record.sandbox_uid][running.record.id] = running
+        if running.record.end_when_left:
+            running.callers.watch()
         self.tasks.start(self._supervise(running), name=f"supervise {running.record.id}")
 
     async def _supervise(self, running: Running) -> None:
@@ -144,6 +161,8 @@ class Supervisor:
         except StationError as error:
             self._never_started(running, error)
         else:
+            if running.left and ending.kind is EndingKind.CANCELLED:
+                ending = replace(ending, reason=running.callers.reason)
             self.finish(running, ending, ended)
 
     async def _guarded(self, running: Running) -> GuestExit:

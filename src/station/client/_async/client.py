@@ -76,6 +76,7 @@ class AsyncClient:
         timeout_seconds: float | None = None,
         output_limit_bytes: int | None = None,
         output_kept_bytes: int | None = None,
+        end_when_left: bool = False,
         **where: Unpack[Isolated],
     ) -> RunResult:
         """Runs code in a fresh box, which is gone afterwards. See `station.run`."""
@@ -90,6 +91,7 @@ class AsyncClient:
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             output_kept_bytes=output_kept_bytes,
+            end_when_left=end_when_left,
         )
         return await self._run(run_request(code, options))
 
@@ -219,7 +221,7 @@ class AsyncClient:
 
     async def _cancel(self, prc: str) -> None:
         with suppress(StationError):
-            await self._connection.request(Call("DELETE", url("runs", prc)))
+            await self._connection.request(Call("DELETE", url("runs", prc), replay=True))
 
 
 def aconnect(home: str | os.PathLike[str] | None = None, *, start: bool = True) -> AsyncClient:
@@ -242,6 +244,7 @@ async def arun(
     timeout_seconds: float | None = None,
     output_limit_bytes: int | None = None,
     output_kept_bytes: int | None = None,
+    end_when_left: bool = False,
     home: str | os.PathLike[str] | None = None,
     **where: Unpack[Isolated],
 ) -> RunResult:
@@ -251,7 +254,8 @@ async def arun(
     patterns of files to bring back. `timeout_seconds`: `None` is the station's, 120 unless set. `output_kept_bytes`: of
     a longer stream the first and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`:
     backend, image, network (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR`
-    or `DIR:ro`).
+    or `DIR:ro`). `end_when_left`: it is cancelled once nobody has waited for it for 10 s, as when this program was
+    killed; else it goes on to its time limit.
 
     Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
     InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.
@@ -268,6 +272,7 @@ async def arun(
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             output_kept_bytes=output_kept_bytes,
+            end_when_left=end_when_left,
             **where,
         )
 

@@ -121,6 +121,7 @@ class AsyncSandbox:
         output_limit_bytes: int | None = None,
         on_output: OnOutput | None = None,
         process_id: str | None = None,
+        end_when_left: bool = False,
     ) -> ExecResult:
         """Runs a command to its end. A string is a line for the shell, a list an argv.
 
@@ -130,7 +131,8 @@ class AsyncSandbox:
         (`processes.new_id()`), so that others can find the command while it runs; one that ran already is joined.
 
         A broken connection is mended and the command joined, never run twice. An interrupt (Ctrl-C, a cancelled task)
-        cancels the command.
+        cancels the command. Where this program is killed, the command runs on to its time limit and can be joined; with
+        `end_when_left` it is cancelled once nobody has waited for it for 10 s.
         """
         request = exec_request(
             command,
@@ -140,6 +142,7 @@ class AsyncSandbox:
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             id=process_id or new_process_id(),
+            end_when_left=end_when_left,
         )
         try:
             if on_output is None:
@@ -213,8 +216,8 @@ class AsyncSandbox:
         return ExecResult.of(from_plain(ProcessView, await self._connection.request(call)))
 
     async def _cancel(self, prc: str) -> None:
-        call = Call("POST", url("sandboxes", self._address, "processes", prc, "signal"), SignalRequest(cancel=True))
-        await self._connection.request(call)
+        path = url("sandboxes", self._address, "processes", prc, "signal")
+        await self._connection.request(Call("POST", path, SignalRequest(cancel=True), replay=True))
 
 
 async def open_view(connection: AsyncConnection, request: OpenRequest) -> SandboxView:

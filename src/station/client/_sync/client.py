@@ -77,6 +77,7 @@ class Client:
         timeout_seconds: float | None = None,
         output_limit_bytes: int | None = None,
         output_kept_bytes: int | None = None,
+        end_when_left: bool = False,
         **where: Unpack[Isolated],
     ) -> RunResult:
         """Runs code in a fresh box, which is gone afterwards. See `station.run`."""
@@ -91,6 +92,7 @@ class Client:
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             output_kept_bytes=output_kept_bytes,
+            end_when_left=end_when_left,
         )
         return self._run(run_request(code, options))
 
@@ -220,7 +222,7 @@ class Client:
 
     def _cancel(self, prc: str) -> None:
         with suppress(StationError):
-            self._connection.request(Call("DELETE", url("runs", prc)))
+            self._connection.request(Call("DELETE", url("runs", prc), replay=True))
 
 
 def connect(home: str | os.PathLike[str] | None = None, *, start: bool = True) -> Client:
@@ -243,6 +245,7 @@ def run(
     timeout_seconds: float | None = None,
     output_limit_bytes: int | None = None,
     output_kept_bytes: int | None = None,
+    end_when_left: bool = False,
     home: str | os.PathLike[str] | None = None,
     **where: Unpack[Isolated],
 ) -> RunResult:
@@ -252,7 +255,8 @@ def run(
     patterns of files to bring back. `timeout_seconds`: `None` is the station's, 120 unless set. `output_kept_bytes`: of
     a longer stream the first and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`:
     backend, image, network (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR`
-    or `DIR:ro`).
+    or `DIR:ro`). `end_when_left`: it is cancelled once nobody has waited for it for 10 s, as when this program was
+    killed; else it goes on to its time limit.
 
     Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
     InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.
@@ -269,6 +273,7 @@ def run(
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             output_kept_bytes=output_kept_bytes,
+            end_when_left=end_when_left,
             **where,
         )
 

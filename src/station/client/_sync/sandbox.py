@@ -122,6 +122,7 @@ class Sandbox:
         output_limit_bytes: int | None = None,
         on_output: OnOutput | None = None,
         process_id: str | None = None,
+        end_when_left: bool = False,
     ) -> ExecResult:
         """Runs a command to its end. A string is a line for the shell, a list an argv.
 
@@ -131,7 +132,8 @@ class Sandbox:
         (`processes.new_id()`), so that others can find the command while it runs; one that ran already is joined.
 
         A broken connection is mended and the command joined, never run twice. An interrupt (Ctrl-C)
-        cancels the command.
+        cancels the command. Where this program is killed, the command runs on to its time limit and can be joined; with
+        `end_when_left` it is cancelled once nobody has waited for it for 10 s.
         """
         request = exec_request(
             command,
@@ -141,6 +143,7 @@ class Sandbox:
             timeout_seconds=timeout_seconds,
             output_limit_bytes=output_limit_bytes,
             id=process_id or new_process_id(),
+            end_when_left=end_when_left,
         )
         try:
             if on_output is None:
@@ -214,8 +217,8 @@ class Sandbox:
         return ExecResult.of(from_plain(ProcessView, self._connection.request(call)))
 
     def _cancel(self, prc: str) -> None:
-        call = Call("POST", url("sandboxes", self._address, "processes", prc, "signal"), SignalRequest(cancel=True))
-        self._connection.request(call)
+        path = url("sandboxes", self._address, "processes", prc, "signal")
+        self._connection.request(Call("POST", path, SignalRequest(cancel=True), replay=True))
 
 
 def open_view(connection: Connection, request: OpenRequest) -> SandboxView:

@@ -1,0 +1,106 @@
+"""Large bodies: how much of them is under way at once over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from station.core.errors import LimitReached
+
+from .errors import answer
+from .requests import LARGE_BODY
+
+MAX_BYTES = 128 * 1024 * 1024
+"""A body that is taken whole costs several times its size while it is worked on."""
+FREE_BYTES = 64 * 1024
+"""Of each body, uncounted: large ones that take their time must not keep out a call that cancels them."""
+
+
+class Bodies:
+    """Around the app of the TCP listener, within its guard. A body that would go over the bound is refused: before it
+    is read where its length is announced, else when that much has come. Each counts until its request is answered."""
+
+    def __init__(
+        self, app: ASGIApp, *, most: int = MAX_BYTES, speaks_rpc: Callable[[str], bool] = lambda _path: False
+    ) -> None:
+        self._app = app
+        self._most = most
+        self._speaks_rpc = speaks_rpc
+        self.under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _is_taken_whole(scope):
+            await self._app(scope, receive, send)
+            return
+        share = _Share(self, receive, send)
+        try:
+            if share.takes(_announced(scope)):
+                await self._app(scope, share.receive, share.send)
+            if share.is_over:
+                full = LimitReached(
+                    f"the bodies of requests over TCP may have {self._most >> 20} MiB in all at once; ask again when "
+                    "others are answered",
+                    limit=self._most,
+                )
+                await answer(full, rpc=self._speaks_rpc(scope["path"]))(scope, receive, send)
+        finally:
+            self.under_way -= share.size
+
+    def take(self, size: int) -> bool:
+        if self.under_way + size > self._most:
+            return False
+        self.under_way += size
+        return True
+
+
+class _Share:
+    """What one request has of the bound."""
+
+    def __init__(self, bodies: Bodies, receive: Receive, send: Send) -> None:
+        self._bodies = bodies
+        self._receive = receive
+        self._send = send
+        self._arrived = 0
+        self._begun = False
+        self._over = False
+        self.size = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Refused, and not answered."""
+        return self._over and not self._begun
+
+    def takes(self, body: int) -> bool:
+        # More than the largest body that anything takes is refused for that, not here.
+        more = min(body, LARGE_BODY) - FREE_BYTES - self.size
+        if more > 0:
+            self._over = not self._bodies.take(more)
+            self.size += 0 if self._over else more
+        return not self._over
+
+    async def receive(self) -> Message:
+        if not self._over:
+            message = await self._receive()
+            self._arrived += len(message.get("body", b""))
+            if self.takes(self._arrived):
+                return message
+        # For the app it is a client that went away within its body: that never looks whole.
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if not self.is_over:
+            self._begun = True
+            await self._send(message)
+
+
+def _is_taken_whole(scope: Scope) -> bool:
+    """Of the bodies that are read, those of files (PUT) and of standard input stream."""
+    return scope["method"] == "POST" and not scope["path"].endswith("/stdin")
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value.lstrip(b"0")[:20] or b"0")
+    return 0
