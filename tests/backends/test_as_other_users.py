@@ -55,6 +55,7 @@ def run_as(uid: int, gid: int, guest_uid: str) -> None:
         "setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups",
         python, "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "tests/backends/test_launch.py", "tests/backends/test_boxes.py", "tests/backends/test_crash.py",
+        "tests/backends/test_own_folder.py",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

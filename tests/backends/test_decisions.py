@@ -11,7 +11,7 @@ import pytest
 
 from station.backends._cgroups import candidates
 from station.backends._limits import for_spec, limit_reports, refuse_unenforced, refuse_unknown_here
-from station.backends._mounts import plan_mount, refuse_source
+from station.backends._mounts import plan_mount, refuse_source, settings_in
 from station.backends._users import UserFacts, Users, choose, last_of
 from station.backends.bubblewrap.diagnosis import (
     MachineFacts,
@@ -125,7 +125,9 @@ def test_the_state_of_another_station_is_no_mount(tmp_path: Path, name: str) -> 
 def test_git_hooks_and_start_up_files_are_protected_and_git_is_pinned(tmp_path: Path) -> None:
     plan = plan_mount(Mount(str(folder(tmp_path))), state=Path("/srv/state"), homes=[])
     assert plan.pinned == (".git",)
-    assert set(plan.protected) == {".git/hooks", ".git/config", ".vscode", ".bashrc"}
+    parts = {f".git/{name}" for name in ("hooks", "branches", "remotes", "worktrees")}
+    parts |= {f".git/{name}" for name in ("config", "config.worktree", "commondir")}
+    assert set(plan.protected) == {*parts, ".vscode", ".bashrc"}
     open_ = plan_mount(Mount(str(folder(tmp_path / "2")), protect=False), state=Path("/srv/state"), homes=[])
     assert (open_.pinned, open_.protected) == ((), ())
 
@@ -174,6 +176,33 @@ def test_every_directory_above_a_guarded_name_is_pinned(tmp_path: Path) -> None:
     (module / "HEAD").touch()
     plan = plan_mount(Mount(str(root)), state=Path("/srv/state"), homes=[])
     assert plan.pinned == (".git", ".git/modules", ".git/modules/libs", ".git/modules/libs/sub")
+
+
+@pytest.mark.parametrize(
+    "name", [".claude", ".codex", ".cursor", ".gemini", ".opencode", "opencode.json", ".zed", ".helix", ".husky",
+             ".pre-commit-config.yaml", "mise.toml", ".mise.toml", ".tool-versions", ".devcontainer.json"],
+)  # fmt: skip
+def test_what_agents_editors_and_hooks_start_by_themselves_is_protected(tmp_path: Path, name: str) -> None:
+    assert plan_mount(Mount(str(tmp_path)), state=Path("/srv/state"), homes=[]).protected == ()
+    (tmp_path / name).touch()
+    assert plan_mount(Mount(str(tmp_path)), state=Path("/srv/state"), homes=[]).protected == (name,)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('[core]\n\thooksPath = ".husky/_" # x\n\tbare\n', [("core.hookspath", ".husky/_"), ("core.bare", "")]),
+        ("; hooksPath = no\n[core] hooksPath = a\\\nb ; c\n", [("core.hookspath", "ab")]),
+        ('[includeIf "gitdir:~/x]"]\n path=a b', [("includeif.gitdir:~/x].path", "a b")]),
+        ('[CORE]\nx = "a # b" c\\\\d\\"\n', [("core.x", 'a # b c\\d"')]),
+        ('[a "' + "\\" * 500_000, None),
+    ],
+)
+def test_settings_of_git_are_read_as_git_reads_them(text: str, found: list[tuple[str, str]] | None) -> None:
+    begun = time.monotonic()
+    told = settings_in(text)
+    assert time.monotonic() - begun < 2
+    assert found is None or told == found
 
 
 @pytest.mark.parametrize(("made", "what"), [(201, "{}/HEAD"), (20_001, "{}")])
