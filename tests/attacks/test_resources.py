@@ -28,8 +28,12 @@ from .targets import Target
 
 BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
 DAEMON = """
-import os, sys, time
-if os.fork(): os._exit(0)
+import os
+reader, writer = os.pipe()  # which the daemon closes as it begins
+if os.fork():
+    os.close(writer)
+    os.read(reader, 1)
+    os._exit(0)
 os.setsid()
 if os.fork(): os._exit(0)
 os.execve('/bin/sleep', ['harmless-name', '60'], {})

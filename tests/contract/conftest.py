@@ -31,7 +31,14 @@ from .words import argv_of, programs
 
 ENGINES = ("docker", "gvisor")
 """One backend with two runtimes of one engine."""
-BACKENDS = ("bubblewrap", "host", "fake", *(pytest.param(name, marks=pytest.mark.docker) for name in ENGINES))
+# On gVisor, where each box takes its time, in the full tier alone; the fast one has the attacks there.
+BACKENDS = (
+    "bubblewrap",
+    "host",
+    "fake",
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("gvisor", marks=[pytest.mark.docker, pytest.mark.full]),
+)
 GVISOR = "runsc"
 IMAGE = "python:3.11-slim"
 BOUND_SECONDS = 5.0

@@ -47,7 +47,14 @@ def host(plan: Plan = PLAN, **limits: Any) -> dict[str, Any]:
         ("OomScoreAdj", 500),
         ("NanoCpus", 1_000_000_000),
         ("PidsLimit", 256),
-        ("Sysctls", {"net.ipv4.ping_group_range": "1 0"}),
+        (
+            "Sysctls",
+            {
+                "net.ipv4.ping_group_range": "1 0",
+                "kernel.shmmax": str(64 << 20),
+                "kernel.shmall": str((64 << 20) // 4096),
+            },
+        ),
         ("LogConfig", {"Type": "none", "Config": {}}),
         ("RestartPolicy", {"Name": "no", "MaximumRetryCount": 0}),
         ("AutoRemove", False),

@@ -23,6 +23,7 @@ STOP_SECONDS = 2
 OOM_SCORE = 500
 RUN_BYTES = 16 << 20
 HOME_BYTES_EPHEMERAL = 1 << 30
+_PAGE_BYTES = 4096
 _MIB = 1 << 20
 _FILES_PER_MIB = 256
 _CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
@@ -167,7 +168,7 @@ def host_config(plan: Plan) -> dict[str, Any]:
         "Ulimits": ulimits(plan.spec),
         "Tmpfs": tmpfs(plan.spec),
         "Mounts": mounts(plan),
-        "Sysctls": {} if plan.runtime.sandboxed_kernel else {"net.ipv4.ping_group_range": "1 0"},
+        "Sysctls": {} if plan.runtime.sandboxed_kernel else sysctls(plan.spec),
         "LogConfig": {"Type": "none", "Config": {}},
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "AutoRemove": False,
@@ -195,6 +196,16 @@ def ulimits(spec: Spec) -> list[dict[str, Any]]:
     if limits.max_file_size_bytes is not None:
         wanted.append(("fsize", limits.max_file_size_bytes))
     return [{"Name": name, "Soft": value, "Hard": value} for name, value in wanted]
+
+
+def sysctls(spec: Spec) -> dict[str, str]:
+    """No ping sockets; and memory that belongs to no process is bounded as that of files is."""
+    shared = (spec.effective.shm_mb or 0) * _MIB
+    return {
+        "net.ipv4.ping_group_range": "1 0",
+        "kernel.shmmax": str(shared),
+        "kernel.shmall": str(shared // _PAGE_BYTES),
+    }
 
 
 def tmpfs(spec: Spec) -> dict[str, str]:
