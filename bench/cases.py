@@ -24,7 +24,8 @@ MIB = 2**20
 
 async def bare(argv: list[str]) -> None:
     """fork and exec of the host, the floor of anything that starts a program."""
-    pid = os.posix_spawn(argv[0], argv, {})
+    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]  # our own output is the report
+    pid = os.posix_spawn(argv[0], argv, {}, file_actions=quiet)
     await asyncio.to_thread(os.waitpid, pid, 0)
 
 
