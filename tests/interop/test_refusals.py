@@ -9,16 +9,17 @@ from .peers import KINDS, Peer, Refused, Target
 pytestmark = pytest.mark.full
 
 
-# `mcp` 2.x, and fastmcp on it, show no HTTP status, only the message of a JSON-RPC error in the body.
+# `mcp` 2.x, and fastmcp on it, show no HTTP status, only the message of the JSON-RPC error in the body: it says where
+# the token is.
 @pytest.mark.parametrize(
     ("name", "word"),
     [
         ("mcp1", "401"),
-        ("mcp2", "error response"),
-        ("mcp2-legacy", "error response"),
+        ("mcp2", "operator.token"),
+        ("mcp2-legacy", "operator.token"),
         ("typescript1", "401"),
         ("typescript2", "401"),
-        ("fastmcp", "error response"),
+        ("fastmcp", "operator.token"),
     ],
 )
 def test_a_wrong_token_is_an_error_and_nothing_hangs(http: Target, name: str, word: str):
