@@ -329,6 +329,7 @@ async def test_only_a_directory_is_a_tree(place: Place) -> None:
             id="through an absolute link",
         ),
         pytest.param(Entry("l", 0o777, 0, 0, 1, "l", "../..").encode() + END, id="link up"),
+        pytest.param(Entry("l", 0o777, 0, 0, 1, "l", "a/../b").encode() + END, id="link up behind a name"),
         pytest.param(Entry("f", 0o644, 5, 0, 1, "x").encode() + b"1", id="cut short"),
         pytest.param(b"nonsense\0", id="no pack"),
         pytest.param(

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from station.core.errors import InternalError, PathRefused
-from station.core.paths import encode_name
+from station.core.paths import encode_name, link_leads_out
 from station.core.wire import DIGEST_BYTES
 
 from ._build import check_digest
@@ -153,11 +153,7 @@ def _leads_out(member: tarfile.TarInfo) -> bool:
     """Whether it is a link out of the folder: a program here that writes to it would write where the sandbox says."""
     if not member.issym():
         return False
-    parts = [part for part in member.linkname.split("/") if part not in ("", ".")]
-    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    depth = sum(part != "." for part in PurePosixPath(member.name).parts) - 1
-    # A `..` after a name could climb out of a link of that name.
-    return member.linkname.startswith("/") or ups > depth or ".." in parts[ups:]
+    return link_leads_out(member.linkname, sum(part != "." for part in PurePosixPath(member.name).parts) - 1)
 
 
 def _refuse_link_out(member: tarfile.TarInfo) -> None:

@@ -75,6 +75,15 @@ def _check_lengths(absolute: str) -> None:
         )
 
 
+def link_leads_out(target: str, depth: int) -> bool:
+    """Whether a link in a directory `depth` levels below the top of a tree may lead out of it: an absolute one, and one
+    that climbs too far. The guest has the same rule for relative ones (`link_is_let_in` in guest/src/path.c)."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    # A `..` after a name could climb out of a link of that name; at the front it is counted from real directories.
+    return target.startswith("/") or ups > depth or ".." in parts[ups:]
+
+
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f%\ud800-\udfff]+")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from station.core.errors import InvalidInput, TooLarge
-from station.core.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES, encode_name
+from station.core.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES, encode_name, link_leads_out
 from station.guest.packs import EntryKind
 
 _EXTENSIONS = {
@@ -155,12 +155,8 @@ class Checker:
         target = info.linkname
         if not target or "\0" in target or len(target.encode("utf-8", "surrogateescape")) >= MAX_PATH_BYTES:
             raise refused(info.name, "is a link with an empty or overlong target")
-        if target.startswith("/"):  # as /usr/bin/python3 in a venv
-            return target
-        parts = [part for part in target.split("/") if part not in ("", ".")]
-        ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
-        # A `..` after a name could climb out of a link of that name; at the front it is counted from real directories.
-        if ups > path.count("/") or ".." in parts[ups:]:
+        # Absolute ones are let in, as /usr/bin/python3 in a venv: they are names, which nothing follows.
+        if not target.startswith("/") and link_leads_out(target, path.count("/")):
             raise refused(info.name, "is a link that leads out of the archive")
         return target
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from station.core.errors import InternalError
+from station.core.paths import link_leads_out
 from station.guest.file_errors import ARCHIVE, DIGEST, NOT_REGULAR, REFUSED
 from station.guest.frames import STDERR, STDOUT
 from station.guest.packs import END, Entry, PackReader
@@ -308,23 +309,12 @@ class _Staging:
         if item.kind == "d":
             return self._tree.new_directory(item.mode & 0o777)
         if item.kind == "l":
-            target = os.fsencode(item.target or "")
-            if not target or (not target.startswith(b"/") and _leads_up(target, depth)):
+            target = item.target or ""
+            if not target or (not target.startswith("/") and link_leads_out(target, depth)):
                 raise Refusal(ARCHIVE, "a link that leads out")
-            return self._tree.new_link(target)
+            return self._tree.new_link(os.fsencode(target))
         self._file = self._tree.new_file(mode=item.mode & 0o777)
         return self._file
-
-
-def _leads_up(target: bytes, depth: int) -> bool:
-    for part in target.split(b"/"):
-        if part == b"..":
-            depth -= 1
-        elif part not in (b"", b"."):
-            depth += 1
-        if depth < 0:
-            return True
-    return False
 
 
 def _merge(tree: Tree, source: Directory, goal: Directory) -> None:
