@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .caller import Caller
@@ -42,6 +43,7 @@ class Reply:
     """The same for a model to read."""
     images: tuple[Image, ...] = ()
 
+    @cached_property
     def structured(self) -> dict[str, Any]:
         """`value` as JSON data: a field whose default is `None` is left out where it is `None`."""
         plain: dict[str, Any] = _without_absent(self.value)
@@ -50,7 +52,7 @@ class Reply:
     def json_bytes(self) -> int:
         """What it takes of a message, every character escaped that may be."""
         coded = sum(len(image.base64) for image in self.images)
-        return len(json.dumps(self.structured())) + len(json.dumps(self.text)) + coded
+        return len(json.dumps(self.structured)) + len(json.dumps(self.text)) + coded
 
 
 def fitted(render: Callable[[int], Reply], most: int, room: int) -> Reply:

@@ -105,7 +105,7 @@ async def answer(tool: Tool, make_call: Callable[[], Call], arguments: dict[str,
 def success(reply: Reply) -> types.CallToolResult:
     images = [types.ImageContent(data=image.base64, mime_type=image.mime_type) for image in reply.images]
     return types.CallToolResult(
-        content=[types.TextContent(text=texts.name(reply.text)), *images], structured_content=reply.structured()
+        content=[types.TextContent(text=texts.name(reply.text)), *images], structured_content=reply.structured
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import ipaddress
 import json
-import os
 import re
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from station.core.errors import Busy, InvalidInput, Unavailable
+
+from .home import write_private
 
 FILE = "listening.json"
 _FORM = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<host>[^:\[\]]*)):(?P<port>[0-9]{1,5})")
@@ -92,11 +93,7 @@ class Listening:
 
     def write(self, home: Path) -> None:
         """Whole or not at all, for this user alone."""
-        half = home / f"{FILE}.new"
-        half.unlink(missing_ok=True)
-        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(self.line() + "\n")
-        half.rename(home / FILE)
+        write_private(home / FILE, f"{self.line()}\n".encode())
 
 
 def forget(home: Path) -> None:

@@ -7,11 +7,12 @@ import re
 import secrets
 import stat
 from collections.abc import MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from station.core.errors import InvalidInput, Refused, Unavailable
+
+from .home import write_private
 
 FILE = "operator.token"
 VARIABLE = "STN_TOKEN"
@@ -73,19 +74,9 @@ def _read(file: Path) -> bytes:
 
 
 def _make(file: Path) -> bytes:
-    # Whole or not at all; the caller holds the lock of the directory, so nobody else makes it.
-    half = file.with_name(f".stn-{secrets.token_hex(8)}")
+    # The caller holds the lock of the directory, so nobody else makes it.
     secret = (_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)).encode()
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(half, flags, 0o600), "wb") as opened:
-            opened.write(secret + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        half.rename(file)
-    finally:
-        with suppress(OSError):
-            half.unlink()
+    write_private(file, secret + b"\n")
     return secret
 
 

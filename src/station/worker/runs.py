@@ -240,7 +240,8 @@ class Runs:
 
     async def _program(self, running: RunProgram, request: RunRequest) -> GuestExit:
         live = running.live
-        seconds = request.timeout_seconds or self._timeout_seconds
+        seconds = request.timeout_seconds
+        assert seconds is not None, "as _execute has set it"
         given = request.stdin.to_bytes() if request.stdin is not None else None
         process = running.process = live.session.start(
             _start(live, request, with_stdin=given is not None), guest_id=live.session.next_id(), sink=running.output
