@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from station import Client, connect
 from tests import engine as engines
 from tests.attacks.table import Table
 from tests.engine import Engine, unavailable
+from tests.observer import Observer
 
 RAN: pytest.StashKey[Counter[tuple[str, str]]] = pytest.StashKey()
 LEFT_OUT: pytest.StashKey[Counter[str]] = pytest.StashKey()
@@ -86,6 +88,18 @@ def engine(pytestconfig: pytest.Config) -> Engine:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def client(home: Path) -> Iterator[Client]:
+    """To the station of `home`, which each folder of tests has as it needs it."""
+    with connect(home) as made:
+        yield made
+
+
+@pytest.fixture
+def observer(home: Path) -> Observer:
+    return Observer(home)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from station import Client, Sandbox, connect
-from tests.observer import Observer
 
 Stn = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -49,17 +48,6 @@ def stn_of(home: Path, *, prefix: Sequence[str] = (), env: Mapping[str, str] | N
 def home() -> Iterator[Path]:
     with state_directory() as home:
         yield home
-
-
-@pytest.fixture
-def client(home: Path) -> Iterator[Client]:
-    with connect(home) as made:
-        yield made
-
-
-@pytest.fixture
-def observer(home: Path) -> Observer:
-    return Observer(home)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from station import Client, connect
-from tests.observer import Observer
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +21,6 @@ def home() -> Iterator[Path]:
         yield Path(directory)
         with connect(directory) as client:
             client.stop()
-
-
-@pytest.fixture
-def client(home: Path) -> Iterator[Client]:
-    with connect(home) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def observer(home: Path) -> Observer:
-    return Observer(home)
 
 
 def pid_of(home: Path) -> int:

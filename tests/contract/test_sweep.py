@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
-from station.core.records import Owner, SandboxRecord
-from station.core.spec import LifecycleClass, Spec
-from station.core.states import State
+from station.core.records import SandboxRecord
+from station.core.spec import Spec
 from station.worker import orphans
 from station.worker.boxes import LiveBoxes
-from station.worker.live import LiveBox
 from station.worker.orphans import Orphans
 from station.worker.pool import Pool
+from tests.records import NoProcesses, sandbox_record
 
 from .conftest import BOUND_SECONDS, STATION, World
 
 MANY = 6
 
 
-class NoProcesses:
-    def wanted(self, uid: str, generation: int) -> Mapping[int, tuple[int, int]]:
-        return {}
-
-    async def recover(self, live: LiveBox) -> None: ...
-
-    async def box_lost(self, uid: str, generation: int, reason: str) -> None: ...
-
-    def forget_sandbox(self, uid: str) -> None: ...
-
-
 def record(world: World, number: int) -> SandboxRecord:
-    return SandboxRecord(
-        uid=f"sweep{number}",
-        name="a",
-        owner=Owner(),
-        spec=Spec(world.name),
-        class_=LifecycleClass.KEPT,
-        state=State.CREATING,
-        generation=1,
-        created_at=1.0,
-        updated_at=1.0,
-        last_active_at=1.0,
-        worker=STATION,
-    )
+    return sandbox_record(uid=f"sweep{number}", spec=Spec(world.name), worker=STATION)
 
 
 async def nobody(_uid: str) -> None:

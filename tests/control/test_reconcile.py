@@ -10,26 +10,15 @@ import pytest
 from station.backends.base import Labels
 from station.core.capabilities import Capabilities, Grade
 from station.core.errors import BoxLost, Unavailable
-from station.core.records import BoxRef, Owner, SandboxRecord
-from station.core.spec import LifecycleClass, Spec
+from station.core.records import BoxRef, SandboxRecord
+from station.core.spec import Spec
 from station.core.states import State
 from station.store.registry import Damaged, Listing
 from station.worker.reconcile import Action, BoxSeen, decide, reconcile
+from tests.records import sandbox_record
 
 ME = "st-me"
-RECORD = SandboxRecord(
-    uid="u",
-    name="a",
-    owner=Owner(),
-    spec=Spec("fake"),
-    class_=LifecycleClass.KEPT,
-    state=State.RUNNING,
-    generation=3,
-    created_at=1.0,
-    updated_at=1.0,
-    last_active_at=1.0,
-    worker=ME,
-)
+RECORD = sandbox_record(state=State.RUNNING, generation=3, worker=ME)
 DAMAGED = Damaged("u", "bad", b"", 1)
 LABELS = Labels("u-3", "u", 3, 9, ME, 1, 1)
 BOX = BoxSeen(LABELS, BoxRef("fake", "u-3"))

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from station import Client, connect
 from tests.acceptance.conftest import Stn, state_directory, stn_of
 from tests.mcp.driver import Tools, in_memory
-from tests.observer import Observer
 
 # It listens on TCP too, so that the same station answers over every transport.
 SETTINGS = "listen: 127.0.0.1:0\nsandbox:\n  allow_host: true\n"
@@ -20,17 +18,6 @@ SETTINGS = "listen: 127.0.0.1:0\nsandbox:\n  allow_host: true\n"
 def home() -> Iterator[Path]:
     with state_directory(SETTINGS) as home:
         yield home
-
-
-@pytest.fixture
-def client(home: Path) -> Iterator[Client]:
-    with connect(home) as made:
-        yield made
-
-
-@pytest.fixture
-def observer(home: Path) -> Observer:
-    return Observer(home)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,20 @@ from station.backends.base import Labels
 from station.backends.fake import FakeBackend
 from station.backends.fake.backend import FakeBox
 from station.core.errors import StationError, Unavailable
-from station.core.records import BoxRef, Owner, SandboxRecord
-from station.core.spec import LifecycleClass, Spec
+from station.core.records import BoxRef, SandboxRecord
+from station.core.spec import Spec
 from station.core.states import State
 from station.store.registry import Damaged
 from station.worker.boxes import LiveBoxes, box_id_of
-from station.worker.live import LiveBox
 from station.worker.orphans import EVERY_SECONDS, GRACE_SECONDS, Orphans
 from station.worker.pool import Pool
+from tests.records import NoProcesses, sandbox_record
 
 from .box import eventually
 
 ME = "st-me"
 UID = "u" * 26
-RECORD = SandboxRecord(
-    uid=UID,
-    name="a",
-    owner=Owner(),
-    spec=Spec("fake"),
-    class_=LifecycleClass.KEPT,
-    state=State.CREATING,
-    generation=1,
-    created_at=1.0,
-    updated_at=1.0,
-    last_active_at=1.0,
-    worker=ME,
-)
+RECORD = sandbox_record(uid=UID, worker=ME)
 LABELS = Labels(box_id_of(UID, 1), UID, 1, 1, ME, 1, 1)
 
 
@@ -73,17 +61,6 @@ class SlowBackend(FakeBackend):
         if self.before_adopt:
             await self.before_adopt()
         return await super().adopt(ref)
-
-
-class NoProcesses:
-    def wanted(self, uid: str, generation: int) -> Mapping[int, tuple[int, int]]:
-        return {}
-
-    async def recover(self, live: LiveBox) -> None: ...
-
-    async def box_lost(self, uid: str, generation: int, reason: str) -> None: ...
-
-    def forget_sandbox(self, uid: str) -> None: ...
 
 
 class World:
