@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from station.control.decisions import is_over, remove_at
-from station.core.errors import SandboxFailed, SandboxNotFound, StorageFull, Unavailable
+from station.core.errors import InternalError, SandboxFailed, SandboxNotFound, StorageFull, Unavailable
 from station.core.ids import is_tool_id, new_id, uid_of
 from station.core.records import SandboxRecord, Timers
 from station.core.states import State
@@ -96,7 +96,7 @@ async def test_to_save_what_is_not_there_is_no_error_and_what_is_failed_is_one(w
     await opened(world)
     await world.sandboxes.delete(UID)
     await world.sandboxes.save(UID)
-    world.boxes.fail |= {"create late": Unavailable("no answer"), "destroy": Unavailable("stuck")}
+    world.boxes.fail |= {"create late": Unavailable("no answer"), "destroy": InternalError("stuck")}
     with pytest.raises(Unavailable):
         await opened(world)
     with pytest.raises(SandboxFailed):

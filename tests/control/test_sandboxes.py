@@ -9,10 +9,12 @@ import pytest
 
 from station.control.decisions import Step, next_step, undone
 from station.core.errors import (
+    Busy,
     CannotEnforce,
     Conflict,
     InternalError,
     InvalidInput,
+    LimitReached,
     SandboxFailed,
     SandboxNotFound,
     StorageFull,
@@ -110,7 +112,7 @@ async def test_a_create_that_fails_leaves_nothing_and_the_name_free(world: World
 
 
 async def test_a_create_that_cannot_be_undone_is_failed_with_the_reason_and_can_be_deleted(world: World) -> None:
-    world.boxes.fail |= {"create late": Unavailable("no answer"), "destroy": Unavailable("stuck")}
+    world.boxes.fail |= {"create late": Unavailable("no answer"), "destroy": InternalError("stuck")}
     with pytest.raises(Unavailable, match="no answer"):
         await world.sandboxes.open(OPEN)
     with pytest.raises(SandboxFailed, match="stuck"):
@@ -119,6 +121,18 @@ async def test_a_create_that_cannot_be_undone_is_failed_with_the_reason_and_can_
     await world.sandboxes.delete(UID)
     assert world.boxes.boxes == {}
     assert (await world.sandboxes.open(OPEN))[1] is True
+
+
+async def test_a_create_that_cannot_be_undone_now_is_undone_by_the_next_use(world: World) -> None:
+    world.boxes.fail |= {"create late": Unavailable("no answer"), "destroy": Unavailable("away")}
+    for match in ("no answer", "away"):
+        with pytest.raises(Unavailable, match=match):
+            await world.sandboxes.open(OPEN)
+        assert await world.state() is State.CREATING
+    world.boxes.fail.clear()
+    record, _ = await world.sandboxes.open(OPEN)
+    assert record.state is State.RUNNING
+    assert len(world.boxes.boxes) == 1
 
 
 async def test_a_lost_box_leaves_the_files_and_the_next_use_makes_the_next_box(world: World) -> None:
@@ -332,3 +346,36 @@ async def test_an_undo_frees_only_a_name_that_nobody_was_given(world: World) -> 
     record, _ = await world.sandboxes.open(OPEN)
     assert undone(record) is State.SAVED
     assert undone(replace(record, guest_version=None)) is State.TOMBSTONE
+
+
+async def test_of_many_new_names_at_once_none_is_one_too_many(world: World) -> None:
+    sandboxes = world.station(max_sandboxes=3)
+    found = await asyncio.gather(*(sandboxes.open(OpenRequest(f"n{n}")) for n in range(10)), return_exceptions=True)
+    assert sum(isinstance(each, LimitReached) for each in found) == 7
+    assert len((await sandboxes.list()).records) == 3
+    kept = next(record for record in (await sandboxes.list()).records)
+    assert (await sandboxes.open(OpenRequest(kept.name)))[1] is False
+    await sandboxes.delete(kept.uid)
+    assert (await sandboxes.open(OpenRequest("another")))[1] is True
+
+
+async def test_a_failed_create_gives_its_place_back(world: World) -> None:
+    sandboxes = world.station(max_sandboxes=1)
+    world.boxes.fail["create"] = Unavailable("no box today")
+    with pytest.raises(Unavailable):
+        await sandboxes.open(OPEN)
+    world.boxes.fail.clear()
+    assert (await sandboxes.open(OpenRequest("b")))[1] is True
+
+
+async def test_a_delete_that_minds_who_uses_it_changes_nothing_then(world: World) -> None:
+    await world.sandboxes.open(OPEN)
+    with pytest.raises(Busy):
+        await world.sandboxes.delete(UID, is_busy=lambda uid: True)
+    world.sandboxes.uses.begin(UID)
+    with pytest.raises(Busy):
+        await world.sandboxes.delete(UID, is_busy=lambda uid: False)
+    assert await world.state() is State.RUNNING
+    world.sandboxes.uses.end(UID)
+    await world.sandboxes.delete(UID, is_busy=lambda uid: False)
+    assert await world.state() is State.TOMBSTONE

@@ -8,7 +8,7 @@ from station.control.sandboxes import Defaults, Sandboxes
 from station.core.errors import BoxLost, StationError
 from station.core.ids import uid_of
 from station.core.records import BoxRef, SandboxRecord
-from station.core.spec import Spec
+from station.core.spec import NETWORK_NONE, Spec
 from station.core.states import State
 from station.store.sqlite import SqliteRegistry
 
@@ -50,6 +50,9 @@ class DictBoxes:
 
     async def check(self, spec: Spec) -> None:
         self._strike("check")
+
+    async def default_network(self, backend: str) -> str:
+        return NETWORK_NONE
 
     def is_live(self, record: SandboxRecord) -> bool:
         return self.live.get(record.uid) == record.generation
@@ -99,7 +102,7 @@ class World:
         self.clock = Clock()
         self.sandboxes = self.station()
 
-    def station(self) -> Sandboxes:
+    def station(self, *, max_sandboxes: int | None = None) -> Sandboxes:
         """Another one over the same facts: a restart."""
         self.boxes.restart()
         self.strikes.at = None
@@ -109,6 +112,7 @@ class World:
             station="st-1",
             defaults=lambda: Defaults("fake"),
             now=self.clock,
+            max_sandboxes=max_sandboxes,
             failpoint=self.strikes,
         )
 

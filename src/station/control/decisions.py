@@ -9,7 +9,7 @@ from typing import Any
 from station.core.capabilities import Capabilities
 from station.core.errors import Conflict
 from station.core.records import SandboxRecord
-from station.core.spec import DEFAULT_LIMITS, Limits, Spec
+from station.core.spec import DEFAULT_LIMITS, NETWORK_NONE, Limits, Spec
 from station.core.states import State
 from station.core.wire import OpenRequest, RunRequest
 
@@ -54,9 +54,9 @@ def undone(record: SandboxRecord) -> State:
     return State.SAVED if ever_ready(record) else State.TOMBSTONE
 
 
-def run_spec(request: RunRequest, *, backend: str, defaults: Limits) -> Spec:
-    """The spec of the fresh box of one run."""
-    return replace(make_spec(request, backend=backend, defaults=defaults), ephemeral=True)
+def as_run(spec: Spec) -> Spec:
+    """For the fresh box of one run."""
+    return replace(spec, ephemeral=True)
 
 
 def with_image(spec: Spec, capabilities: Capabilities) -> Spec:
@@ -66,13 +66,16 @@ def with_image(spec: Spec, capabilities: Capabilities) -> Spec:
     return replace(spec, image=capabilities.runtime_images.get(spec.runtime or "", capabilities.image))
 
 
-def make_spec(request: OpenRequest | RunRequest, *, backend: str, defaults: Limits) -> Spec:
-    """The spec of a new sandbox. `limits` of it holds only what the caller or the operator named."""
+def make_spec(
+    request: OpenRequest | RunRequest, *, backend: str, defaults: Limits, network: str = NETWORK_NONE
+) -> Spec:
+    """The spec of a new sandbox. `limits` of it holds only what the caller or the operator named. `network`: of callers
+    who name none."""
     return Spec(
         backend=request.backend or backend,
         image=request.image,
         runtime=request.runtime,
-        network=request.network or Spec.network,
+        network=request.network or network,
         limits=request.limits.over(defaults),
         best_effort=request.best_effort,
         mount=request.mount,

@@ -21,6 +21,10 @@ class Boxes(Protocol):
     async def check(self, spec: Spec) -> None:
         """Raises CannotEnforce, InvalidInput, Refused or BackendUnavailable before anything is written."""
 
+    async def default_network(self, backend: str) -> str:
+        """For the spec of a box whose caller names no network: `none`, or the operator's. Raises as `check` does for a
+        backend that there is not."""
+
     def is_live(self, record: SandboxRecord) -> bool:
         """Whether the box of that very generation is here and its guest can be spoken to."""
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from station.core.errors import BoxLost, SandboxFailed, SandboxNotFound, StationError
+from station.core.errors import BoxLost, Busy, SandboxFailed, SandboxNotFound, StationError, Unavailable
 from station.core.ids import check_name, new_tool_id, uid_of
 from station.core.records import Owner, SandboxRecord, Timers
 from station.core.spec import LifecycleClass, Limits, Spec
@@ -17,6 +17,7 @@ from station.core.states import State, check_transition
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest
 from station.store.registry import Damaged, Listing, Registry
 
+from .admission import Admission
 from .decisions import Step, check_same, is_over, make_spec, next_step, undone
 from .locks import KeyedLocks
 from .ports import UNKNOWN_BACKEND, Boxes, Made
@@ -57,9 +58,11 @@ class Sandboxes:
         station: str,
         defaults: Callable[[], Defaults],
         now: Callable[[], float],
+        max_sandboxes: int | None = None,
         failpoint: Callable[[str], None] = _no_failpoint,
     ) -> None:
         self._registry = registry
+        self._admission = Admission(registry, max_sandboxes)
         self._boxes = boxes
         self._station = station
         self._defaults = defaults
@@ -76,13 +79,18 @@ class Sandboxes:
         """The sandbox of that name, with a box in which a command can run, and whether this call made it.
 
         Raises InvalidInput for the name, Conflict where it exists with a differing explicit field, SandboxFailed
-        where it is failed or quarantined, and what `Boxes.check` and `Boxes.create` raise; then nothing is left of a
-        new one.
+        where it is failed or quarantined, LimitReached for a new one beyond the bound, and what `Boxes.check` and
+        `Boxes.create` raise; then nothing is left of a new one.
         """
         owner = owner or Owner()
         uid = uid_of(owner.deployment, check_name(request.name))
         self.uses.touch(uid)
         return await self._change(uid, self._open(uid, request, owner))
+
+    async def exists(self, name: str, owner: Owner | None = None) -> bool:
+        """Whether `open` would find one, whatever its state. Raises InvalidInput for the name."""
+        record = await self._read(uid_of((owner or Owner()).deployment, check_name(name)))
+        return next_step(record) is not Step.CLAIM
 
     async def ready(self, uid: str) -> SandboxRecord:
         """The record of an existing sandbox, with a box in which a command can run. Raises SandboxNotFound,
@@ -107,11 +115,13 @@ class Sandboxes:
         """The sandbox whose present life has that tool id. Raises SandboxNotFound, also for one of an earlier life."""
         return self._tool_ids.uid_of(tool_id)
 
-    async def delete(self, uid: str, *, tool_id: str | None = None) -> None:
+    async def delete(
+        self, uid: str, *, tool_id: str | None = None, is_busy: Callable[[str], bool] | None = None
+    ) -> None:
         """Box, processes, files and name are gone; only the generation is remembered. Also for one that never was.
         On an error it stays `deleting`; calling again goes on where it stopped. With a `tool_id` that is not that of
-        its present life, nothing happens."""
-        await self._change(uid, self._delete(uid, tool_id))
+        its present life, nothing happens. Raises Busy, and nothing has changed, where `is_busy` says so."""
+        await self._change(uid, self._delete(uid, tool_id, is_busy))
 
     async def save(self, uid: str, *, tool_id: str | None = None) -> None:
         """Its box and processes are gone; name and files wait for the next use. Nothing happens where there is none,
@@ -201,12 +211,15 @@ class Sandboxes:
         return await self._running(_existing(uid, await self._settled(uid)))
 
     async def _settled(self, uid: str) -> SandboxRecord | None:
-        """The record after leftovers of earlier tries are gone. Raises SandboxFailed where that needs a person."""
+        """The record after leftovers of earlier tries are gone. Raises SandboxFailed where that needs a person, and
+        Unavailable where it cannot be done now."""
         record = await self._read(uid)
         step = next_step(record)
         if record is not None and step is Step.UNDO:
             record = await self._undo(record, "an earlier start of it did not come to an end")
             step = next_step(record)
+            if step is Step.UNDO:
+                raise Unavailable(f"sandbox {record.name!r} cannot be started now: {record.reason}", uid=uid)
         elif record is not None and step is Step.FINISH_DELETE:
             record = await self._finish_delete(record)
             step = next_step(record)
@@ -231,7 +244,8 @@ class Sandboxes:
         self, uid: str, request: OpenRequest, owner: Owner, *, old: SandboxRecord | None
     ) -> SandboxRecord:
         defaults = self._defaults()
-        spec = make_spec(request, backend=defaults.backend, defaults=defaults.limits)
+        network = await self._boxes.default_network(request.backend or defaults.backend)
+        spec = make_spec(request, backend=defaults.backend, defaults=defaults.limits, network=network)
         await self._boxes.check(spec)
         now = self._now()
         claim = SandboxRecord(
@@ -250,7 +264,8 @@ class Sandboxes:
             tool_id=new_tool_id(now),
             timeout_seconds=request.timeout_seconds,
         )
-        claimed = await (self._registry.put(claim) if old else self._registry.create(claim))
+        async with self._admission.place():
+            claimed = await (self._registry.put(claim) if old else self._registry.create(claim))
         self._tool_ids.note(claimed)
         self._failpoint("create.after_claim")
         return await self._create(claimed)
@@ -281,8 +296,8 @@ class Sandboxes:
         )
 
     async def _undo(self, record: SandboxRecord, reason: str) -> SandboxRecord:
-        """Never raises StationError: where even the undo fails, the record says so, or stays `creating` for the next
-        try."""
+        """Never raises StationError. Where even the undo fails, the record stays `creating` for the next try, with the
+        reason, or is `failed` if another try would not help."""
         after = undone(record)
         try:
             await self._boxes.destroy(record)
@@ -291,10 +306,9 @@ class Sandboxes:
             return await self._put(record, state=after, box=None, reason=reason if after is State.SAVED else None)
         except StationError as error:
             log.error("sandbox %s: a failed start could not be undone: %s", record.uid, error)
+            failed = State.CREATING if error.retryable else State.FAILED
             try:
-                return await self._put(
-                    record, state=State.FAILED, reason=f"{reason}; and it could not be undone: {error}"
-                )
+                return await self._put(record, state=failed, reason=f"{reason}; and it could not be undone: {error}")
             except StationError as second:
                 log.error("sandbox %s: nor could that be written: %s", record.uid, second)
                 return record
@@ -318,6 +332,8 @@ class Sandboxes:
         record = await self._read(uid)
         if record is None or record.state not in (State.RUNNING, State.CREATING):
             return record.state if record else State.TOMBSTONE
+        if self._boxes.is_live(record):  # somebody has used it meanwhile
+            return record.state
         return (await self._take_over(record)).state
 
     async def _lose(self, record: SandboxRecord, reason: str) -> SandboxRecord:
@@ -331,8 +347,11 @@ class Sandboxes:
         if record is not None and record.state is State.RUNNING and record.generation == generation:
             await self._lose(record, reason)
 
-    async def _delete(self, uid: str, tool_id: str | None) -> None:
+    async def _delete(self, uid: str, tool_id: str | None, is_busy: Callable[[str], bool] | None) -> None:
         found = await self._registry.get(uid)
+        # As in `_remove_unused`: who comes after this look waits, and finds it deleted.
+        if is_busy is not None and (self.uses.under_way(uid) or is_busy(uid)):
+            raise Busy("a command runs in this sandbox, or somebody uses it; end it first", uid=uid)
         if isinstance(found, Damaged):
             await self._finish_delete(self._salvaged(found))
         elif found is not None and found.state is not State.TOMBSTONE and tool_id in (None, found.tool_id):
