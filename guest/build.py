@@ -1,4 +1,5 @@
-"""Builds the guest: static, for each machine, with the C compiler that the `ziglang` wheel brings."""
+"""Builds the guest, and the program of `stn doctor --attack`: static, for each machine, with the C compiler that the
+`ziglang` wheel brings."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from pathlib import Path
 
 ARCHES = ("x86_64", "aarch64")
 SOURCE = Path(__file__).resolve().parent / "src"
+ATTACKS = Path(__file__).resolve().parents[1] / "tests" / "attacks" / "programs"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 # The stack protector costs 4 KB: what guards a hostile box has it.
 OPTIMISED = (
     "-Os", "-s", "-fstack-protector-strong", "-fomit-frame-pointer", "-ffunction-sections", "-Wl,--gc-sections",
 )  # fmt: skip
+PLAIN = ("-Os", "-s")
 # Trapping: a static program of musl has no sanitizer runtime, and PID 1 nobody to report to.
 SANITIZED = ("-O1", "-g", "-fsanitize=undefined", "-fsanitize-trap=undefined")
 
@@ -35,19 +38,29 @@ def build(out_dir: Path, arches: Sequence[str] = ARCHES, *, sanitize: bool = Fal
     """
     out_dir = out_dir.resolve()  # the compiler runs in the folder of the sources
     out_dir.mkdir(parents=True, exist_ok=True)
-    return [_build_one(out_dir, arch, sanitize) for arch in arches]
+    flags = SANITIZED if sanitize else OPTIMISED
+    return [_build_one(out_dir / f"stn-guest-{arch}", arch, SOURCE, flags) for arch in arches]
 
 
-def _build_one(out_dir: Path, arch: str, sanitize: bool) -> Path:
-    target = out_dir / f"stn-guest-{arch}"
-    with tempfile.TemporaryDirectory(dir=out_dir, prefix=".build-") as scratch:
+def build_attacks(out_dir: Path, arches: Sequence[str] = ARCHES) -> list[Path]:
+    """Writes `stn-attack-ARCH` for each of `arches` into `out_dir`, as `build` does: what the attack tests run too.
+
+    :raises subprocess.CalledProcessError: the compiler has refused; its words are on stderr.
+    """
+    out_dir = out_dir.resolve()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    return [_build_one(out_dir / f"stn-attack-{arch}", arch, ATTACKS, PLAIN) for arch in arches]
+
+
+def _build_one(target: Path, arch: str, source: Path, flags: Sequence[str]) -> Path:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
         binary = Path(scratch) / target.name
         command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl", "-static", "-std=c11"]
-        command += ["-D_GNU_SOURCE", *WARNINGS, *(SANITIZED if sanitize else OPTIMISED)]
-        command += [str(source) for source in sorted(SOURCE.glob("*.c"))]
-        subprocess.run([*command, "-o", str(binary)], check=True, cwd=SOURCE, env=compiler_environment())
+        command += ["-D_GNU_SOURCE", *WARNINGS, *flags]
+        command += [str(path) for path in sorted(source.glob("*.c"))]
+        subprocess.run([*command, "-o", str(binary)], check=True, cwd=source, env=compiler_environment())
         binary.chmod(0o755)
-        # A rename, so that whoever starts the guest meanwhile gets the old one or the new one.
+        # A rename, so that whoever starts it meanwhile gets the old one or the new one.
         os.replace(binary, target)
     return target
 
@@ -57,9 +70,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--arch", choices=ARCHES, action="append")
     parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--attacks", action="store_true", help="the program of `stn doctor --attack` instead")
     options = parser.parse_args()
-    for path in build(options.out, options.arch or ARCHES, sanitize=options.sanitize):
-        print(path)
+    arches = options.arch or ARCHES
+    made = (
+        build_attacks(options.out, arches) if options.attacks else build(options.out, arches, sanitize=options.sanitize)
+    )
+    print(*made, sep="\n")
 
 
 if __name__ == "__main__":

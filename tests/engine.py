@@ -113,6 +113,9 @@ def _trial(engine: Engine, runtime: str) -> str | None:
 class OwnEngine:
     """A dockerd of ours: no bridge, no rule of any firewall, boxes outlive it."""
 
+    live_restore = True
+    """Read at each start; an engine without it stops its containers when it ends, or when it finds them again."""
+
     def __init__(self, data: Path, run: Path, *, hosts: Sequence[str] = (), options: Sequence[str] = ()) -> None:
         self.data, self.run = data, run
         self.url = f"unix://{run}/docker.sock"
@@ -154,7 +157,7 @@ class OwnEngine:
         self.run.mkdir(parents=True, exist_ok=True)
         path = {name: shutil.which(name) for name in RUNTIMES}
         runtimes = {n: {"path": path[n], "runtimeArgs": a} for n, a in RUNTIMES.items() if path[n]}
-        (self.data / "daemon.json").write_text(json.dumps({"live-restore": True, "runtimes": runtimes}))
+        (self.data / "daemon.json").write_text(json.dumps({"live-restore": self.live_restore, "runtimes": runtimes}))
         # setpriv: nobody is left behind by a run that is killed.
         command = [
             "setpriv",

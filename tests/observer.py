@@ -119,11 +119,17 @@ class EngineObserver(Observer):
     def boxes(self, uid: str) -> list[str]:
         return self.containers(uid)
 
+    def pool_boxes(self) -> set[str]:
+        ours = f"label=station.station={(self.home / 'station_id').read_text().strip()}"
+        return set(self.engine.docker("ps", "-aq", "--filter", ours, "--filter", "label=station.pool=true").split())
+
     def guests(self, uid: str = "") -> set[int]:
         found = self.containers(uid)
         if not found:
             return set()
-        return {int(pid) for pid in self.engine.docker("inspect", "-f", "{{.State.Pid}}", *found).split()} - {0}
+        # Of one that is gone meanwhile it prints nothing, and fails.
+        told = self.engine.docker("inspect", "-f", "{{.State.Pid}}", *found, check=False)
+        return {int(pid) for pid in told.split()} - {0}
 
     def processes(self, sandbox: Sandbox) -> set[int]:
         """A kernel of its own shows its processes only within: those that one command sees, itself left out."""

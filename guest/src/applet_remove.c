@@ -1,4 +1,4 @@
-/* Removing trees of any depth, with one directory open at a time. */
+/* Removing trees of any depth, with one directory open at a time, beside the top. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +11,10 @@
 #include "applet.h"
 #include "path.h"
 
+/* What lies deeper is moved up to the top first: a kernel that keeps everything above an open directory open too
+ * (gVisor) would run out of descriptors. */
+#define DEPTH_MAX 64
+
 struct level {
     dev_t device; /* of the directory that holds `name` */
     ino_t inode;
@@ -20,6 +24,7 @@ struct level {
 static struct level *levels;
 static size_t level_count, level_room;
 static uint64_t removed;
+static int top = -1; /* of the tree */
 
 static void push(int directory, const char *name)
 {
@@ -92,7 +97,20 @@ static int enter(int directory, const char *name)
     if (below < 0)
         applet_fail_errno("cannot open a directory");
     push(directory, name);
+    if (level_count == 1) {
+        if (top >= 0)
+            close(top);
+        top = fcntl(below, F_DUPFD_CLOEXEC, 0);
+    }
     return below;
+}
+
+/* False where a directory cannot be moved, not being the user's to write: it is entered where it is. */
+static bool lift(int directory, const char *name)
+{
+    char flat[24];
+    random_name(flat);
+    return renameat(directory, name, top, flat) == 0;
 }
 
 void remove_tree(int parent, const char *name)
@@ -102,6 +120,8 @@ void remove_tree(int parent, const char *name)
     while (level_count) {
         sweep(directory, full);
         if (full[0]) {
+            if (level_count > DEPTH_MAX && lift(directory, full))
+                continue;
             int below = enter(directory, full);
             close(directory);
             directory = below;

@@ -98,7 +98,7 @@ static void make_directory(int directory, const char *name, const struct entry *
     close(fd);
 }
 
-static void make_file(int directory, const char *name, const struct entry *entry, bool durable)
+static void make_file(int directory, const char *name, const struct entry *entry)
 {
     int fd = openat(directory, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST)
@@ -116,7 +116,7 @@ static void make_file(int directory, const char *name, const struct entry *entry
     }
     int64_t seconds = entry->mtime_ns / 1000000000, rest = entry->mtime_ns % 1000000000;
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = seconds, .tv_nsec = rest < 0 ? 0 : rest}};
-    if (fchmod(fd, entry->mode) < 0 || futimens(fd, times) < 0 || (durable && fsync(fd) < 0))
+    if (fchmod(fd, entry->mode) < 0 || futimens(fd, times) < 0)
         applet_fail_errno("cannot finish a file");
     close(fd);
 }
@@ -134,7 +134,7 @@ static void make_link(int directory, const char *name, const char *path)
     applet_fail_errno("cannot make a link");
 }
 
-static void take_member(const struct entry *entry, bool durable)
+static void take_member(const struct entry *entry)
 {
     char clean[PATH_MAX], walked[PATH_MAX];
     const char *name;
@@ -147,7 +147,7 @@ static void take_member(const struct entry *entry, bool durable)
     if (entry->type == 'd')
         make_directory(directory, name, entry);
     else if (entry->type == 'f')
-        make_file(directory, name, entry, durable);
+        make_file(directory, name, entry);
     else if (entry->type == 'l')
         make_link(directory, name, clean);
     else
@@ -175,6 +175,14 @@ static void check_digest(void)
         applet_fail(BAD_DIGEST, "the bytes do not match their digest");
 }
 
+static void sync_or_fail(int directory)
+{
+    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || syncfs(fd) < 0)
+        applet_fail_errno("cannot sync");
+    close(fd);
+}
+
 static void receive(bool durable)
 {
     char text[ENTRY_TEXT_MAX];
@@ -186,17 +194,12 @@ static void receive(bool durable)
             refuse("a member cannot be read");
         if (entry.type == 'e')
             break;
-        take_member(&entry, durable);
+        take_member(&entry);
     }
     check_digest();
-}
-
-static void sync_or_fail(int directory)
-{
-    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || syncfs(fd) < 0)
-        applet_fail_errno("cannot sync");
-    close(fd);
+    /* Once for all, before a name is replaced: a sync of each file takes a turn of the disk each. */
+    if (durable)
+        sync_or_fail(staging);
 }
 
 /* An existing directory is filled from a staging directory inside it: beside it may be another file system. */

@@ -43,6 +43,8 @@ enum capability {
     CAN_OPENAT2 = 1 << 4,
     CAN_SECCOMP = 1 << 5,
     CAN_SEPARATE_UID = 1 << 6,
+    IS_FILTERED = 1 << 7,
+    DOORS_SHUT = 1 << 8,
 };
 
 enum ending_kind {

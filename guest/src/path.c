@@ -86,13 +86,29 @@ int open_beneath(int root, const char *path, int flags)
     return walk_beneath(root, path, flags);
 }
 
+int open_no_link(int directory, const char *name, int flags)
+{
+    struct stat status;
+    /* gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW. */
+    bool folder = (flags & O_DIRECTORY) && !(flags & O_PATH);
+    int wanted = folder ? flags & ~O_DIRECTORY : flags;
+    if (!(flags & O_PATH))
+        wanted |= O_NONBLOCK | O_NOCTTY;
+    int fd = openat(directory, name, wanted | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || !folder || (fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)))
+        return fd;
+    close(fd);
+    errno = ENOTDIR;
+    return -1;
+}
+
 int open_here(int directory, const char *name, int flags)
 {
     if (guest.capabilities & CAN_OPENAT2)
         return open_resolved(directory, name, flags | O_NOFOLLOW,
                              RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
     struct stat here, there;
-    int fd = openat(directory, name, flags | (flags & O_PATH ? 0 : O_NONBLOCK | O_NOCTTY) | O_NOFOLLOW | O_CLOEXEC);
+    int fd = open_no_link(directory, name, flags);
     if (fd >= 0 && (fstat(directory, &here) < 0 || fstat(fd, &there) < 0 || here.st_dev != there.st_dev)) {
         close(fd);
         errno = EXDEV;

@@ -19,7 +19,10 @@ int open_beneath(int root, const char *path, int flags);
  * through; a link is read, never followed by the kernel. */
 int walk_beneath(int root, const char *path, int flags);
 
-/* The same for one name in a directory, which must be no link and no mount. */
+/* One name in a directory, for the same kernels. ELOOP or ENOTDIR where it is a link. */
+int open_no_link(int directory, const char *name, int flags);
+
+/* As open_beneath() for one name in a directory, which must be no link and no mount. */
 int open_here(int directory, const char *name, int flags);
 
 /* These end the applet where it is refused. */

@@ -93,9 +93,8 @@ static int step(struct walker *walker, const char *name, int flags, int *found)
     }
     if (!(last && flags & O_NOFOLLOW) && is_link(here, name))
         return expand(walker, name) < 0 ? -1 : 1;
-    int wanted = last ? flags | (flags & O_PATH ? 0 : O_NONBLOCK | O_NOCTTY) : O_PATH | O_DIRECTORY;
     /* What has become a link since then is refused. */
-    int next = openat(here, name, wanted | O_NOFOLLOW | O_CLOEXEC);
+    int next = open_no_link(here, name, last ? flags : O_PATH | O_DIRECTORY);
     if (next < 0)
         return -1;
     if (last) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from station import connect, errors
+from station.backends.docker.profile import own_profile
 from station.core.capabilities import Grade, Level
 from tests.engine import Engine
 from tests.observer import Observer
@@ -16,6 +18,7 @@ from tests.observer import Observer
 from .conftest import state_directory, stn_of
 
 pytestmark = pytest.mark.docker
+SMALL = "station-test/busybox"
 PROOFS: dict[str, Callable[[Engine], None]] = {}
 """By key of docs/settings.md."""
 
@@ -42,10 +45,10 @@ def settings(**more: object) -> str:
 
 @proves("sandbox.docker_image")
 def boxes_are_made_from_the_operators_image(engine: Engine) -> None:
-    with state_directory(settings(docker_image="station-test/busybox")) as home, connect(home) as client:
+    with state_directory(settings(docker_image=SMALL)) as home, connect(home) as client:
         with client.open("small") as sandbox:
             assert sandbox.exec(["busybox", "echo", "here"]).stdout == "here\n"
-            assert sandbox.info().isolation.image == "station-test/busybox"
+            assert sandbox.info().isolation.image == SMALL
         with client.open("named", image="python:3.11-slim") as sandbox:
             assert sandbox.exec("python3 -c 'print(1)'").stdout == "1\n"
 
@@ -53,7 +56,7 @@ def boxes_are_made_from_the_operators_image(engine: Engine) -> None:
 @proves("sandbox.images.linux", "sandbox.images.python", "sandbox.images.node", "sandbox.images.bash")
 def every_runtime_has_its_image(engine: Engine) -> None:
     images = {
-        "linux": "station-test/busybox", "python": "station-test/dev", "node": "python:3.11-slim",
+        "linux": SMALL, "python": "station-test/dev", "node": "python:3.11-slim",
         "bash": "ubuntu:22.04",
     }  # fmt: skip
     text = settings(docker_image="no/such", images=images)
@@ -71,10 +74,10 @@ def every_runtime_has_its_image(engine: Engine) -> None:
 def images_are_pulled_only_where_that_is_set(engine: Engine) -> None:
     # No such registry: what matters is whether it is asked.
     image = "127.0.0.1:1/none:1"
-    with state_directory(settings(docker_image="station-test/busybox")) as home, connect(home) as client:
+    with state_directory(settings(docker_image=SMALL)) as home, connect(home) as client:
         with pytest.raises(errors.InvalidInput, match=r"docker pull 127\.0\.0\.1:1/none:1"):
             client.open("x", image=image)
-    text = settings(docker_image="station-test/busybox", pull="missing")
+    text = settings(docker_image=SMALL, pull="missing")
     with state_directory(text) as home, connect(home) as client:
         with pytest.raises(errors.StationError, match=r"refuses to pull 127\.0\.0\.1:1/none:1"):
             client.open("x", image=image)
@@ -82,7 +85,7 @@ def images_are_pulled_only_where_that_is_set(engine: Engine) -> None:
 
 @proves("sandbox.docker_runtime")
 def the_runtime_is_the_operators_and_no_other(engine: Engine) -> None:
-    image = {"docker_image": "station-test/busybox"}
+    image = {"docker_image": SMALL}
     grades = {"runc": Grade.CONTAINER, **({"runsc": Grade.USER_KERNEL} if engine.works("runsc") else {})}
     for runtime, grade in grades.items():
         with state_directory(settings(docker_runtime=runtime, **image)) as home, connect(home) as client:
@@ -92,6 +95,43 @@ def the_runtime_is_the_operators_and_no_other(engine: Engine) -> None:
     with state_directory(settings(docker_runtime="kata-none", **image)) as home, connect(home) as client:
         with pytest.raises(errors.BackendUnavailable, match="kata-none"):
             client.open("there")
+
+
+@proves("sandbox.docker_network", "sandbox.docker_network_restricted")
+def boxes_have_the_operators_network_and_say_what_it_is_worth(engine: Engine) -> None:
+    name = f"stn-proof-{os.getpid()}"
+    engine.docker("network", "create", "--internal", name)
+    try:
+        for restricted, told in ((False, "unrestricted"), (True, "asserted by operator")):
+            network = {"docker_network": name, "docker_network_restricted": restricted}
+            with state_directory(settings(docker_image=SMALL, **network)) as home, connect(home) as client:
+                with client.open("there") as sandbox, client.open("closed", network="none") as closed:
+                    assert sandbox.info().isolation.network == told
+                    assert closed.info().isolation.network == "none"
+                    for each, reaches in ((sandbox, True), (closed, False)):
+                        assert ("eth0" in each.exec("ls /sys/class/net").stdout) == reaches
+    finally:
+        engine.docker("network", "rm", name)
+
+
+@proves("sandbox.docker_seccomp")
+def boxes_run_under_the_operators_profile(engine: Engine) -> None:
+    with state_directory() as home:
+        profile = home / "profile.json"
+        narrow = json.loads(own_profile())
+        for rule in narrow["syscalls"]:
+            rule["names"] = [name for name in rule["names"] if name not in ("mkdir", "mkdirat")]
+        profile.write_text(json.dumps(narrow), encoding="utf-8")
+        profile.chmod(0o644)
+        for own, code in (({}, 0), ({"docker_seccomp": str(profile)}, 1)):
+            (home / "station.yaml").write_text(settings(docker_image=SMALL, **own), encoding="utf-8")
+            with connect(home) as client, client.open(f"box-{code}") as sandbox:
+                assert sandbox.exec("busybox mkdir d").exit_code == code
+                sandbox.delete()
+                client.stop()
+        profile.chmod(0o666)
+        with connect(home) as client, pytest.raises(errors.StationError, match=r"sandbox\.docker_seccomp"):
+            client.open("box")
 
 
 @pytest.mark.parametrize("proof", dict.fromkeys(PROOFS.values()), ids=lambda proof: proof.__name__)

@@ -13,14 +13,52 @@ from pathlib import Path
 import pytest
 
 from station import Client, connect
+from tests.observer import EngineObserver, Observer
+
+FULL = bool(os.environ.get("STN_TEST_FULL"))
+IMAGE = "python:3.11-slim"
+ON_DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+
+
+def cycles(*steps: str, on_docker: str) -> pytest.MarkDecorator:
+    """Of `backend`, `step` and `turn`: each step a few times; on docker, where a cycle takes longer, each five times in
+    the full tier (50 with all steps), and in the fast one that of `on_docker` alone."""
+    found: list[object] = [(None, step, turn) for turn in range(20 if FULL else 2) for step in steps]
+    for turn in range(5 if FULL else 1):
+        chosen = steps if FULL else on_docker.split()
+        found += [pytest.param("docker", step, turn, marks=pytest.mark.docker) for step in chosen]
+    return pytest.mark.parametrize(("backend", "step", "turn"), found, indirect=["backend"])
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="stn-chaos-", ignore_cleanup_errors=True) as directory:
+def backend(request: pytest.FixtureRequest) -> str | None:
+    """`None`: the best without an engine."""
+    found: str | None = getattr(request, "param", None)
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(request: pytest.FixtureRequest, backend: str | None) -> Iterator[Path]:
+    with (
+        tempfile.TemporaryDirectory(prefix="stn-chaos-", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        if backend is not None:  # a station is started with this process's environment
+            patch.setenv("DOCKER_HOST", request.getfixturevalue("engine").url)
+            settings = f"sandbox:\n  backend: docker\n  docker_image: {IMAGE}\n  docker_runtime: runc\n"
+            (Path(directory) / "station.yaml").write_text(settings, encoding="utf-8")
         yield Path(directory)
         with connect(directory) as client:
+            for view in client.list():
+                client.delete(view.name)
             client.stop()
+
+
+@pytest.fixture
+def observer(request: pytest.FixtureRequest, home: Path, backend: str | None) -> Observer:
+    if backend is None:
+        return Observer(home)
+    return EngineObserver(home, request.getfixturevalue("engine"), own_kernel=False)
 
 
 def pid_of(home: Path) -> int:

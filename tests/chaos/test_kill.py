@@ -20,19 +20,17 @@ from station import Client
 from station.core.errors import SandboxFailed, SandboxNotFound
 from tests.observer import Observer
 
-from .conftest import pid_of
+from .conftest import ON_DOCKER, cycles, pid_of
 
 # httpcore2 leaves the socket of a refused connect to the collector (its sync backend has no `except` around connect).
 REFUSED_SOCKET = "ignore:Exception ignored in. <socket.socket.*proto=0>:pytest.PytestUnraisableExceptionWarning"
 pytestmark = [pytest.mark.filterwarnings(REFUSED_SOCKET), pytest.mark.timeout(300)]
 
-ROUNDS = range(20 if os.environ.get("STN_TEST_FULL") else 2)
 Strike = Callable[[str], Popen[bytes]]
 
 
-@pytest.mark.parametrize("turn", ROUNDS)
-@pytest.mark.parametrize("step", ["after_claim", "after_intent", "after_start", "after_ready"])
-def test_a_station_killed_while_creating_gives_one_working_sandbox(
+@cycles("after_claim", "after_intent", "after_start", "after_ready", on_docker="after_intent after_start")
+def test_hd_d02_a_station_killed_while_creating_gives_one_working_sandbox(
     client: Client, strike: Strike, observer: Observer, step: str, turn: int
 ) -> None:
     name = f"create-{uuid.uuid4()}"
@@ -45,9 +43,8 @@ def test_a_station_killed_while_creating_gives_one_working_sandbox(
         observer.until(lambda: not observer.guests(sandbox.id), "a box of the name is left")
 
 
-@pytest.mark.parametrize("turn", ROUNDS)
-@pytest.mark.parametrize("step", ["after_accept", "after_start", "after_end"])
-def test_a_station_killed_during_exec_runs_the_command_once_and_keeps_its_output(
+@cycles("after_accept", "after_start", "after_end", on_docker="after_accept after_start")
+def test_hd_d02_a_station_killed_during_exec_runs_the_command_once_and_keeps_its_output(
     client: Client, strike: Strike, step: str, turn: int
 ) -> None:
     with client.open(f"exec-{uuid.uuid4()}") as sandbox:
@@ -62,9 +59,8 @@ def test_a_station_killed_during_exec_runs_the_command_once_and_keeps_its_output
         sandbox.delete()
 
 
-@pytest.mark.parametrize("turn", ROUNDS)
-@pytest.mark.parametrize("step", ["after_mark", "after_destroy", "after_files"])
-def test_a_station_killed_while_deleting_leaves_nothing_and_frees_the_name(
+@cycles("after_mark", "after_destroy", "after_files", on_docker="after_destroy")
+def test_hd_d25_a_station_killed_while_deleting_leaves_nothing_and_frees_the_name(
     client: Client, home: Path, strike: Strike, observer: Observer, step: str, turn: int
 ) -> None:
     name = f"delete-{uuid.uuid4()}"
@@ -112,7 +108,8 @@ def test_a_run_whose_station_is_killed_is_answered_by_the_next_one(client: Clien
         sandbox.delete()
 
 
-def test_the_boxes_of_a_dead_stations_pool_are_swept(client: Client, home: Path, observer: Observer) -> None:
+@pytest.mark.parametrize("backend", [None, ON_DOCKER], indirect=True)
+def test_hd_d02_the_boxes_of_a_dead_stations_pool_are_swept(client: Client, home: Path, observer: Observer) -> None:
     client.run("print(1)").check()
     observer.until(lambda: bool(observer.pool_boxes()), "no pool box was made")
     before = observer.pool_boxes()

@@ -1,4 +1,5 @@
-"""200 runs and 200 execs (2,000 in the full tier) leave no process, descriptor, control group, mount or file."""
+"""200 runs and 200 execs (2,000 in the full tier; fewer on docker) leave no process, descriptor, control group, mount
+or file."""
 
 from __future__ import annotations
 
@@ -11,11 +12,17 @@ import pytest
 from station import Client
 from tests.observer import Observer
 
-from .conftest import pid_of
+from .conftest import FULL, ON_DOCKER, pid_of
 
 pytestmark = pytest.mark.timeout(600)
 
-COUNT = 2000 if os.environ.get("STN_TEST_FULL") else 200
+COUNT = 2000 if FULL else 200
+ON_ENGINE = {"execs": 1000 if FULL else 100, "runs": 200 if FULL else 16}
+"""Each run is a container."""
+
+
+def count_of(what: str, backend: str | None) -> int:
+    return COUNT if backend is None else ON_ENGINE[what]
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,9 @@ def facts(observer: Observer, home: Path) -> Facts:
     )
 
 
-def test_runs_leave_nothing(client: Client, home: Path, observer: Observer) -> None:
+@pytest.mark.parametrize("backend", [None, ON_DOCKER], indirect=True)
+def test_hd_d19_runs_leave_nothing(client: Client, home: Path, observer: Observer, backend: str | None) -> None:
+    count = count_of("runs", backend)
     client.map(["print(1)"] * 32, concurrency=8, progress=False)
     settled: Facts | None = None
 
@@ -53,18 +62,19 @@ def test_runs_leave_nothing(client: Client, home: Path, observer: Observer) -> N
     observer.until(idle, "the pool did not settle", 20)
     baseline = settled
     assert baseline is not None
-    results = client.map([f"print({i})" for i in range(COUNT)], concurrency=8, progress=False)
-    assert [result.stdout for result in results] == [f"{i}\n" for i in range(COUNT)]
+    results = client.map([f"print({i})" for i in range(count)], concurrency=8, progress=False)
+    assert [result.stdout for result in results] == [f"{i}\n" for i in range(count)]
     observer.until(lambda: facts(observer, home).within(baseline), f"more is left than {baseline}", 20)
 
 
-def test_execs_leave_nothing(client: Client, home: Path, observer: Observer) -> None:
+@pytest.mark.parametrize("backend", [None, ON_DOCKER], indirect=True)
+def test_hd_d19_execs_leave_nothing(client: Client, home: Path, observer: Observer, backend: str | None) -> None:
     with client.open("many") as sandbox:
         for _ in range(120):
             sandbox.exec("echo warm")
         inside = observer.processes(sandbox)
         baseline = facts(observer, home)
-        for number in range(COUNT):
+        for number in range(count_of("execs", backend)):
             assert sandbox.exec(f"echo {number}; sleep 100 & exit 0").stdout == f"{number}\n"
         observer.until(lambda: observer.processes(sandbox) == inside, "processes are left in the box")
         observer.until(lambda: facts(observer, home).within(baseline), f"more is left than {baseline}", 20)

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,9 +35,11 @@ class Bed:
     station: str
     made: list[DockerBackend] = field(default_factory=list)
 
-    def backend(self, *, url: str | None = None, **settings: Any) -> DockerBackend:
+    def backend(
+        self, *, url: str | None = None, environ: Mapping[str, str] = MappingProxyType({}), **settings: Any
+    ) -> DockerBackend:
         chosen = DockerSettings(**{"image": IMAGE, "runtime": "runc", **settings})
-        environ = {"DOCKER_HOST": url or self.url}
+        environ = {"DOCKER_HOST": url or self.url, **environ}
         backend = DockerBackend(self.state, station_id=self.station, settings=chosen, environ=environ)
         self.made.append(backend)
         return backend

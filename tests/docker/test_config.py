@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from station.backends.base import Labels
-from station.backends.docker import config
+from station.backends.docker import adoption, config, seccomp
 from station.backends.docker.config import Image, Plan, Runtime
+from station.backends.docker.profile import own_profile
+from station.backends.docker.seccomp import Profile
 from station.core.errors import InvalidInput, TooLarge
 from station.core.spec import Limits, Spec
 
@@ -30,7 +32,7 @@ def host(plan: Plan = PLAN, **limits: Any) -> dict[str, Any]:
         ("Runtime", "runc"),
         ("CapDrop", ["ALL"]),
         ("CapAdd", ["CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"]),
-        ("SecurityOpt", ["no-new-privileges"]),
+        ("SecurityOpt", ["no-new-privileges", f"seccomp={own_profile()}"]),
         ("Privileged", False),
         ("Init", False),
         ("ReadonlyRootfs", True),
@@ -120,13 +122,18 @@ def test_under_gvisor_the_guest_may_make_namespaces_and_threads() -> None:
     assert "CAP_SYS_ADMIN" not in host()["CapAdd"]
 
 
-def test_a_profile_is_brought_only_where_the_engine_has_none_in_force() -> None:
-    (_, option) = config.host_config(replace(PLAN, profile=True))["SecurityOpt"]
-    profile = json.loads(option.removeprefix("seccomp="))
-    denied = {name for rule in profile["syscalls"] if "args" not in rule for name in rule["names"]}
-    assert {"io_uring_setup", "ptrace", "keyctl", "bpf"} <= denied
-    # What the guest itself needs.
-    assert not {"mount", "clone", "setuid", "prctl", "seccomp", "chown"} & denied
+def test_a_profile_is_always_brought_and_named_in_the_labels() -> None:
+    theirs = Profile('{"defaultAction":"SCMP_ACT_ERRNO"}', operators=True)
+    for profile in (seccomp.OWN, theirs):
+        plan = replace(PLAN, profile=profile)
+        assert config.host_config(plan)["SecurityOpt"] == ["no-new-privileges", f"seccomp={profile.text}"]
+        assert config.box_labels(plan)["station.seccomp"] == hashlib.sha256(profile.text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(("network", "disabled"), [("none", True), ("bridge", False), ("mine", False)])
+def test_a_network_is_what_the_plan_says(network: str, disabled: bool) -> None:
+    body = config.container_body(replace(PLAN, network=network))
+    assert (body["HostConfig"]["NetworkMode"], body["NetworkDisabled"]) == (network, disabled)
 
 
 def test_a_kept_sandbox_has_volumes_and_an_ephemeral_one_none() -> None:
@@ -203,29 +210,149 @@ def test_the_path_of_an_image_stands_between_ours_and_the_systems() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [
-        ("HostConfig", "Memory", 1),
-        ("HostConfig", "CapAdd", ["CAP_SYS_ADMIN"]),
-        ("HostConfig", "NetworkMode", "bridge"),
-        ("HostConfig", "Privileged", True),
-        ("HostConfig", "PidsLimit", None),
-        ("HostConfig", "Binds", ["/:/host"]),
-        ("HostConfig", "SecurityOpt", ["seccomp=unconfined"]),
-        ("Config", "User", "1000"),
-        ("Config", "Cmd", ["sh"]),
-    ],
-)
+# Each row: where the field is, and a value that lets code do or use more, or other things, than was asked for.
+DRIFTS: list[tuple[str, str, object]] = [
+    ("Config", "User", "1000"),
+    ("Config", "Cmd", ["sh"]),
+    ("Config", "Entrypoint", ["/bin/sh"]),
+    ("Config", "Tty", True),
+    ("Config", "OpenStdin", False),
+    ("Config", "StdinOnce", True),
+    ("Config", "WorkingDir", "/workspace"),
+    ("Config", "StopSignal", "SIGKILL"),
+    ("Config", "NetworkDisabled", False),
+    ("HostConfig", "CapAdd", ["CAP_SYS_ADMIN"]),
+    ("HostConfig", "CapDrop", []),
+    ("HostConfig", "SecurityOpt", ["no-new-privileges", "seccomp=unconfined"]),
+    ("HostConfig", "SecurityOpt", [f"seccomp={own_profile()}"]),
+    ("HostConfig", "SecurityOpt", ["no-new-privileges", f"seccomp={own_profile(own_kernel=True)}"]),
+    ("HostConfig", "SecurityOpt", ["no-new-privileges", f"seccomp={own_profile()}", "apparmor=unconfined"]),
+    ("HostConfig", "Privileged", True),
+    ("HostConfig", "ReadonlyRootfs", False),
+    ("HostConfig", "NetworkMode", "bridge"),
+    ("HostConfig", "PortBindings", {"80/tcp": [{"HostPort": "80"}]}),
+    ("HostConfig", "PublishAllPorts", True),
+    ("HostConfig", "Dns", ["1.1.1.1"]),
+    ("HostConfig", "ExtraHosts", ["a:1.2.3.4"]),
+    ("HostConfig", "Links", ["other"]),
+    ("HostConfig", "IpcMode", "host"),
+    ("HostConfig", "PidMode", "host"),
+    ("HostConfig", "UTSMode", "host"),
+    ("HostConfig", "UsernsMode", "host"),
+    ("HostConfig", "CgroupnsMode", "host"),
+    ("HostConfig", "CgroupParent", "/other"),
+    ("HostConfig", "Runtime", "runsc"),
+    ("HostConfig", "Memory", 1),
+    ("HostConfig", "MemorySwap", -1),
+    ("HostConfig", "MemorySwappiness", 60),
+    ("HostConfig", "OomKillDisable", True),
+    ("HostConfig", "OomScoreAdj", -1000),
+    ("HostConfig", "NanoCpus", 0),
+    ("HostConfig", "CpuShares", 4096),
+    ("HostConfig", "CpusetCpus", "0"),
+    ("HostConfig", "PidsLimit", None),
+    ("HostConfig", "Ulimits", []),
+    ("HostConfig", "ShmSize", 1 << 40),
+    ("HostConfig", "Sysctls", {}),
+    ("HostConfig", "StorageOpt", {"size": "1T"}),
+    ("HostConfig", "Binds", ["/:/host"]),
+    ("HostConfig", "VolumesFrom", ["other"]),
+    ("HostConfig", "Mounts", [{"Type": "bind", "Source": "/", "Target": "/host"}]),
+    ("HostConfig", "Tmpfs", {"/tmp": ""}),
+    ("HostConfig", "Devices", [{"PathOnHost": "/dev/kvm"}]),
+    ("HostConfig", "DeviceCgroupRules", ["a *:* rwm"]),
+    ("HostConfig", "DeviceRequests", [{"Driver": "nvidia"}]),
+    ("HostConfig", "GroupAdd", ["0"]),
+    ("HostConfig", "MaskedPaths", []),
+    ("HostConfig", "ReadonlyPaths", []),
+    ("HostConfig", "LogConfig", {"Type": "json-file", "Config": {}}),
+    ("HostConfig", "RestartPolicy", {"Name": "always", "MaximumRetryCount": 0}),
+    ("HostConfig", "AutoRemove", True),
+    ("HostConfig", "Init", True),
+]
+
+
+def inspected(plan: Plan = PLAN) -> dict[str, Any]:
+    body = config.container_body(plan)
+    config_part = {key: value for key, value in body.items() if key != "HostConfig"}
+    return {"Image": body["Image"], "Config": config_part, "HostConfig": dict(body["HostConfig"])}
+
+
+@pytest.mark.parametrize(("section", "key", "value"), DRIFTS, ids=[f"{row[1]}={str(row[2])[:30]}" for row in DRIFTS])
 def test_a_changed_container_has_another_fingerprint(section: str, key: str, value: object) -> None:
-    body = config.container_body(PLAN)
-    inspected = {"Config": {k: v for k, v in body.items() if k != "HostConfig"}, "HostConfig": dict(body["HostConfig"])}
-    assert config.fingerprint(inspected) == config.fingerprint(body)
-    inspected[section] = {**inspected[section], key: value}
-    assert config.fingerprint(inspected) != config.fingerprint(body)
+    plan = replace(PLAN, swappiness=key == "MemorySwappiness")
+    body, found = config.container_body(plan), inspected(plan)
+    assert adoption.fingerprint(found) == adoption.fingerprint(body)
+    found[section] = {**found[section], key: value}
+    assert adoption.fingerprint(found) != adoption.fingerprint(body)
+
+
+def test_another_image_under_the_same_name_is_another_container() -> None:
+    found = {**inspected(), "Image": "sha256:" + "b" * 64}
+    assert adoption.fingerprint(found) != adoption.fingerprint(config.container_body(PLAN))
+
+
+def test_every_field_that_a_box_is_made_with_is_compared() -> None:
+    told = {"Labels", "Healthcheck", "Env", "Hostname", "StopTimeout", "AttachStdin", "AttachStdout", "AttachStderr"}
+    compared = {row[1] for row in DRIFTS} | {"Image", "HostConfig"}
+    assert set(config.container_body(PLAN)) - compared == told
+    assert set(host(replace(PLAN, swappiness=True))) - compared == set()
 
 
 def test_an_engines_way_to_write_the_same_changes_no_fingerprint() -> None:
-    body = config.container_body(PLAN)
-    other = {**body["HostConfig"], "CapAdd": ["SETUID", "KILL", "SETGID", "CHOWN", "SETPCAP"], "Binds": None}
-    assert config.fingerprint({**body, "HostConfig": other}) == config.fingerprint(body)
+    found = inspected()
+    found["HostConfig"] |= {
+        "CapAdd": ["SETUID", "KILL", "SETGID", "CHOWN", "SETPCAP"],
+        "Binds": None,
+        "Devices": None,
+        "Dns": None,
+        "CpuShares": 0,
+        "MemorySwappiness": -1,
+        "OomKillDisable": None,
+        "RestartPolicy": {"Name": "", "MaximumRetryCount": 0},
+        "MaskedPaths": ["/proc/kcore"],
+        "ReadonlyPaths": ["/proc/sys"],
+        "ConsoleSize": [0, 0],
+    }
+    assert adoption.fingerprint(found) == adoption.fingerprint(config.container_body(PLAN))
+
+
+THEIRS = Profile("{}", operators=True)
+OTHERS = Profile("{ }", operators=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "now", "word"),
+    [
+        ((seccomp.OWN, "none"), (seccomp.OWN, "none"), None),
+        ((seccomp.OWN_KERNEL, "none"), (seccomp.OWN, "none"), None),
+        ((Profile("an earlier release's"), "none"), (seccomp.OWN, "none"), None),
+        ((THEIRS, "mine"), (THEIRS, "mine"), None),
+        ((seccomp.OWN, "none"), (THEIRS, "none"), "docker_seccomp"),
+        ((THEIRS, "none"), (seccomp.OWN, "none"), "docker_seccomp"),
+        ((THEIRS, "none"), (OTHERS, "none"), "docker_seccomp"),
+        ((seccomp.OWN, "mine"), (seccomp.OWN, "none"), "docker_network"),
+        ((seccomp.OWN, "mine"), (seccomp.OWN, "other"), "docker_network"),
+    ],
+)
+def test_a_box_is_adopted_as_boxes_are_made_now_or_not(
+    made: tuple[Profile, str], now: tuple[Profile, str], word: str | None
+) -> None:
+    profile, network = made
+    found = inspected(replace(PLAN, profile=profile, network=network))
+    found["NetworkSettings"] = {"Networks": {network: {}}}
+    known = {"fingerprint": adoption.fingerprint(found), "seccomp": adoption.seccomp_word(profile)}
+    told = adoption.drift(found, known, profile=now[0], network=now[1])
+    assert told is None if word is None else word in (told or "")
+
+
+@pytest.mark.parametrize("networks", [{}, {"mine": {}, "other": {}}, {"other": {}}, None])
+def test_a_box_that_is_in_another_network_than_it_was_made_for_is_not_adopted(networks: object) -> None:
+    found = {**inspected(replace(PLAN, network="mine")), "NetworkSettings": {"Networks": networks}}
+    known = {"fingerprint": adoption.fingerprint(found), "seccomp": "station"}
+    assert "mine" in (adoption.drift(found, known, profile=seccomp.OWN, network="mine") or "")
+
+
+@pytest.mark.parametrize("known", [None, {}, {"fingerprint": "0" * 32, "seccomp": "station"}])
+def test_a_box_whose_labels_do_not_vouch_for_it_is_not_adopted(known: dict[str, Any] | None) -> None:
+    assert adoption.drift(inspected(), known, profile=seccomp.OWN, network="none")

@@ -44,7 +44,16 @@ INFO: dict[str, Any] = {
     "LiveRestoreEnabled": True,
 }
 FACTS = EngineFacts.parse(INFO, (1, 41))
-TRIAL = Trial(gvisor=False, containment="subreaper", seccomp=True, separate_uid=True, tmp_bytes=256 << 20, quota=False)
+TRIAL = Trial(
+    gvisor=False,
+    containment="subreaper",
+    seccomp=True,
+    separate_uid=True,
+    tmp_bytes=256 << 20,
+    quota=False,
+    filtered=True,
+    doors_shut=True,
+)
 RUNC = Runtime("runc")
 
 
@@ -118,6 +127,21 @@ def test_what_the_engine_cannot_limit_is_not_promised() -> None:
         assert found[name].level is Level.NOT_ENFORCED
         assert "systemd" in (found[name].remedy or "")
     assert found["cpus"].level is Level.ENFORCED
+
+
+def test_the_network_is_none_until_an_operator_says_otherwise() -> None:
+    found = facts.capabilities_of(FACTS, RUNC, TRIAL, {"linux": "i"})
+    assert (found.network, found.operator_network) == ("none", False)
+
+
+def test_doctor_names_the_layers_that_a_trial_box_has_shown() -> None:
+    notes = " ".join(facts.capabilities_of(FACTS, RUNC, TRIAL, {"linux": "i"}).notes)
+    assert "in force: seccomp, AppArmor" in notes
+    assert "Station's own profile on everything in a box; the guest's filter on user code" in notes
+    bare = replace(TRIAL, seccomp=False, filtered=False)
+    notes = " ".join(facts.capabilities_of(parsed(SecurityOptions=[]), RUNC, bare, {"linux": "i"}).notes)
+    assert "in force: nothing beyond namespaces and capabilities" in notes
+    assert "cannot filter" in notes
 
 
 def test_a_box_in_memory_has_a_bounded_workspace() -> None:

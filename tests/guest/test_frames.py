@@ -31,7 +31,7 @@ def in_chunks(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(st.lists(st.one_of(a_frame, no_magic), max_size=12), st.lists(st.integers(0, 10_000), max_size=8))
-def test_frames_are_found_between_garbage_however_the_stream_is_chunked(
+def test_fb_b17_frames_are_found_between_garbage_however_the_stream_is_chunked(
     parts: list[bytes | Frame], cuts: list[int]
 ) -> None:
     decoder = Decoder()

@@ -223,6 +223,24 @@ def test_a_tree_deeper_than_any_path_is_listed_in_part_and_removed(client: Clien
     assert fields(client.applet("remove", guest.root, "d/e", "r")) == [b"0"]
 
 
+CLOSED = """
+import os
+os.chdir(os.environ['ROOT'])
+for n in range(300):
+  os.mkdir('d'); os.chdir('d')
+os.mkdir('empty'); open('file', 'w').close(); os.chmod('.', 0o555)
+"""
+
+
+def test_a_deep_tree_with_a_closed_directory_is_refused_with_its_reason(client: Client, guest: Guest) -> None:
+    """Below the depth where directories are moved up first, the closed one cannot be, nor emptied where it is."""
+    client.run(["/usr/bin/python3", "-c", CLOSED], env=(f"ROOT={guest.root}",))
+    assert code(client.applet("remove", guest.root, "d", "r")) == 13
+    client.shell(f"chmod -R u+w {guest.root}/d")
+    assert int(fields(client.applet("remove", guest.root, "d", "r"))[0]) > 2
+    assert fields(client.applet("list", guest.root, ".", "", "-1", "")) == []
+
+
 def test_unknown_applets_and_arguments_are_refused(client: Client, guest: Guest) -> None:
     assert code(client.applet("format", guest.root)) == 38
     assert code(client.applet("stat", guest.root)) == 22

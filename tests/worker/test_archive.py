@@ -111,7 +111,7 @@ async def test_long_and_strange_names_come_through(form: int) -> None:
     assert {name for name, entry in entries.items() if entry.kind == "f"} == set(names)
 
 
-async def test_a_gzip_archive_is_taken_whatever_the_chunks_are() -> None:
+async def test_fb_b17_a_gzip_archive_is_taken_whatever_the_chunks_are() -> None:
     data = gzip.compress(archive(file("a", bytes(range(256)) * 400)))
     for size in (1, 7, 65536):
         _, contents = await unpacked(data, size=size)

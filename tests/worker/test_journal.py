@@ -105,3 +105,14 @@ def test_a_full_disk_is_told_as_such(journal: Journal) -> None:
     journal._db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StorageFull):
         journal.accept(record("prc_1", command=("x" * 100_000,)))
+
+
+def test_a_shorter_history_is_kept_as_long_as_it_is_told(tmp_path: Path) -> None:
+    for kept in (3, 1):
+        journal = Journal(tmp_path / "short.db", kept_finished=kept)
+        for number in range(5):
+            if journal.accept(record(f"prc_{number}")):
+                journal.update(ended(f"prc_{number}", float(number)))
+        journal.prune(UID, 10.0)
+        assert [each.id for each in journal.list(UID, 10.0)] == [f"prc_{number}" for number in range(5 - kept, 5)]
+        journal.close()

@@ -251,7 +251,7 @@ async def test_without_following_a_reader_gets_what_is_there(one: Station) -> No
     assert (stdout, rest) == (b"there\n", [])
 
 
-async def test_a_silent_process_keeps_its_readers_with_signs_of_life(home: Path, box: RealBox) -> None:
+async def test_fb_b29_a_silent_process_keeps_its_readers_with_signs_of_life(home: Path, box: RealBox) -> None:
     async with station(home, box, keepalive_seconds=0.01) as one:
         record = await one.processes.start(one.live, sh("sleep 60"))
         events = one.processes.output(UID, record.id)

@@ -163,3 +163,18 @@ def test_the_memory_of_a_run_has_exact_offsets_too(sizes: list[int], head: int, 
         assert view.head.to_bytes() == pattern(0, head)
         assert view.tail.to_bytes() == pattern(total - tail, total)
         assert view.omitted_bytes == total - head - tail
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "expected"), [(9, 10, (9, 0, 0)), (11, 10, (5, 1, 5)), (11, 5, (2, 6, 3)), (11, 11, (11, 0, 0))]
+)
+def test_as_much_is_shown_as_is_told(tmp_path: Path, size: int, kept: int, expected: tuple[int, int, int]):
+    spool = StreamSpool(tmp_path / "a.out", kept_bytes=kept)
+    spool.append(0, pattern(0, size))
+    spool.close()
+    for each in (spool, StreamSpool.load(tmp_path / "a.out", kept_bytes=kept)):
+        view = each.view()
+        tail = view.tail.to_bytes() if view.tail else b""
+        assert (len(view.head.to_bytes()), view.omitted_bytes, len(tail)) == expected
+        assert view.to_bytes() == pattern(0, expected[0]) + pattern(size - expected[2], size)
+        assert each.totals().omitted_bytes == expected[1]

@@ -6,15 +6,17 @@ Processes, files, time-outs and output are written once, in `worker`, over the g
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from station.backends._processes import handle_of
 from station.core.capabilities import Capabilities
+from station.core.machine import Engine
 from station.core.paths import HOME, TMP, WORKSPACE
 from station.core.records import BoxRef
 from station.core.spec import Spec
+from station.core.wire import PullView
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,13 @@ class Box(Protocol):
     capabilities: Capabilities
     """As they hold for this very box."""
     patience_seconds: float
-    """How long a broken stream is worth trying again before the box counts as lost."""
+    """How long a broken stream is worth trying again before the box counts as lost, not counting the time in which it
+    cannot be asked for."""
 
     async def connect(self) -> ByteStream:
-        """A stream to the guest; again after a lost one. Raises BoxLost if the box is gone or does not answer; where
-        that cannot be told now, OSError after a lost stream, and Unavailable before there was one."""
+        """A stream to the guest; again after a lost one. Raises BoxLost if the box is gone or does not answer. After a
+        lost stream OSError where it may come back within its patience, and HostAway, which is one, where nobody can
+        tell; Unavailable instead of both before there was one."""
 
     async def ended(self) -> str:
         """Waits until the box is gone by itself, and says why; a destroyed box ends too."""
@@ -130,3 +134,23 @@ class Measurable(Protocol):
 
     async def memory_bytes(self) -> int:
         """What the box uses now, as well as it can be told."""
+
+
+@runtime_checkable
+class Fetching(Protocol):
+    """Optional power: a box may need something that is not on this machine yet, and takes minutes to come."""
+
+    async def fetch(self, spec: Spec) -> None:
+        """Returns when a box of this spec, which `check` has passed, need not wait for that. Many may wait; cancelled,
+        it goes on for the others alone. Raises why it cannot be had."""
+
+    def fetches(self) -> Sequence[PullView]:
+        """What is on its way now."""
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """Optional power: boxes are made by an engine, which the host audit looks at."""
+
+    async def examine(self) -> Engine | None:
+        """As it is now; `None`: there is no engine. Raises StationError where it cannot be asked."""

@@ -83,15 +83,18 @@ def check(ended: GuestExit, applet: str, subject: str, stderr: bytes = b"") -> N
 
 def _error(code: int, name: str, why: str = "") -> StationError:
     if code not in _ERRORS:
-        return InternalError(f"the guest failed at {name} with {errno.errorcode.get(code, code)}", path=name)
+        told = errno.errorcode.get(code, str(code))
+        return InternalError(f"the guest failed at {name} with {told}", path=name, errno=told)
     kind, sentence = _ERRORS[code]
     message = sentence.format(name) + (f": {why}" if why else "")
     if code == errno.EIO:
-        return kind(message, retryable=True, path=name)
+        return kind(message, retryable=True, path=name, errno="EIO")
     if code == DIGEST:
         return kind(message, path=name, field="digest", reason="digest")
     if code == ARCHIVE:
         return kind(message, path=name, reason="archive")
+    if code in errno.errorcode:
+        return kind(message, path=name, errno=errno.errorcode[code])
     return kind(message, path=name)
 
 

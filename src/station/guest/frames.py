@@ -33,7 +33,9 @@ STDOUT, STDERR = 1, 2
 HELLO, START, START_PART, STDIN, SIGNAL, CANCEL, ACK, CREDIT, FORGET, PING = range(0x01, 0x0B)
 HELLO_ACK, STARTED, OUTPUT, GAP, EXIT, STDIN_ACK, STDIN_CLOSED, PONG, ERROR = range(0x81, 0x8A)
 
-CAPABILITIES = ("pidns", "subreaper", "pidfd", "children_file", "openat2", "seccomp", "separate_uid")
+CAPABILITIES = (
+    "pidns", "subreaper", "pidfd", "children_file", "openat2", "seccomp", "separate_uid", "filtered", "doors_shut",
+)  # fmt: skip
 
 _HEADER = struct.Struct("<4sIII")
 _HEADER_SIZE = _HEADER.size

@@ -36,6 +36,15 @@ class ByteStream(Protocol):
     async def aclose(self) -> None: ...
 
 
+class HostAway(ConnectionError):
+    """For whoever opens a stream: the box may live, and nothing that could tell can be asked now. Nothing is decided
+    about the box meanwhile, and no time counts."""
+
+
+class GuestSilent(BoxLost):
+    """There is a stream, and no answer to the hello."""
+
+
 class Connection(NamedTuple):
     """A stream whose both ends know the nonce."""
 
@@ -48,7 +57,7 @@ class Connection(NamedTuple):
 
 
 async def greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]], *, seconds: float) -> Connection:
-    """Says hello until the guest answers. Raises BoxLost after `seconds`, OSError when the stream breaks.
+    """Says hello until the guest answers. Raises GuestSilent after `seconds`, OSError when the stream breaks.
 
     The stream stays the caller's to close.
     """
@@ -56,7 +65,7 @@ async def greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]], *, se
         async with asyncio.timeout(seconds):
             return await _greet(stream, wanted)
     except TimeoutError as error:
-        raise BoxLost(f"the guest did not answer within {seconds:g} s") from error
+        raise GuestSilent(f"the guest did not answer within {seconds:g} s") from error
 
 
 async def _greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]]) -> Connection:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
-from station.core.errors import BoxLost, InternalError
+from station.core.errors import BoxLost, InternalError, Unavailable
 
 from . import frames
 from .frames import Frame, Hello, ProtocolError, StartRecord
-from .handshake import ByteStream, Connection, greet
+from .handshake import ByteStream, Connection, GuestSilent, HostAway, greet
 from .outbox import Outbox, Waiters
 from .process import GuestProcess, Sink
 
-__all__ = ["ByteStream", "GuestSession"]
+__all__ = ["Away", "ByteStream", "GuestSession", "HostAway"]
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +30,30 @@ QUICK_LOSS_SECONDS, QUICK_LOSSES_AT_ONCE = 0.2, 50
 OpenStream = Callable[[], Awaitable[ByteStream]]
 
 
+class Away(NamedTuple):
+    """Since when the box cannot be asked for, and what was said last."""
+
+    since: float
+    """Unix time."""
+    why: str
+
+    def error(self) -> Unavailable:
+        """For whoever cannot wait for its return."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since))
+        return Unavailable(
+            f"the sandbox cannot be reached since {at} ({time.time() - self.since:.0f} s): {self.why}. What runs in it "
+            "goes on, for all that is known; try again",
+            since=at,
+        )
+
+
 class GuestSession:
     """Made by `connect`, ended by `aclose` (the connection, never the box).
 
     A broken stream is opened again and everything goes on where it stood: callers see nothing. If that fails, or the
     guest breaks the protocol, the session is closed for good: `closed_reason` tells why, and every wait on it and its
-    processes raises BoxLost.
+    processes raises BoxLost. While nobody can tell whether the box is there (`HostAway`), the session stays open for as
+    long as that takes, and `away` says since when.
     """
 
     def __init__(self, open_stream: OpenStream, *, hello_seconds: float, patience_seconds: float) -> None:
@@ -50,9 +70,13 @@ class GuestSession:
         self._next_id = 0
         self._closed = Waiters()
         self._task: asyncio.Task[None] | None = None
+        self._silent = Waiters()
         self._stream: ByteStream
         self.closed_reason: str | None = None
         """`None` while the session is usable."""
+        self.away: Away | None = None
+        """`None`: nothing is known to be wrong with the way to the box."""
+        self._back = Waiters()
         self.hello: Hello
         """The guest's answer to the first hello."""
 
@@ -68,7 +92,8 @@ class GuestSession:
         """A session whose hello is done. Raises BoxLost if the guest does not answer in `hello_seconds`.
 
         `wanted`: processes that the guest may still know, each with the stdout and stderr offsets to go on from; their
-        output waits for `join`. `patience_seconds`: how long a broken stream is tried again.
+        output waits for `join`. `patience_seconds`: how long a broken stream is tried again, not counting the time in
+        which the box cannot be asked for.
         """
         session = cls(open_stream, hello_seconds=hello_seconds, patience_seconds=patience_seconds)
         try:
@@ -138,6 +163,32 @@ class GuestSession:
         finally:
             self._outbox.confirm(payload)
         return loop.time() - began
+
+    async def reachable(self, seconds: float) -> None:
+        """Returns at once unless the box is `away`, else when it is back. Raises Unavailable if that takes longer than
+        `seconds`, BoxLost when the session is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.away is not None and self.closed_reason is None:
+                    await self._back.wait()
+        self._raise_if_closed()
+        if self.away is not None:
+            raise self.away.error()
+
+    def silence(self) -> Unavailable:
+        """For whoever has waited too long for the guest."""
+        return self.away.error() if self.away else Unavailable("the sandbox does not answer now; try again")
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the guest answers within that time. A connection that is silent for so long is opened again, which
+        finds out why. Raises BoxLost when the session is closed."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ping()
+        except TimeoutError:
+            self._silent.wake()
+            return False
+        return True
 
     async def wait_closed(self) -> str:
         """Waits until the session is closed, and tells why."""
@@ -209,6 +260,7 @@ class GuestSession:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(connection.stream, connection.nonce), name="guest session: writer")
                 group.create_task(self._read(connection), name="guest session: reader")
+                group.create_task(self._until_silent(), name="guest session: silence")
         except* (OSError, ProtocolError) as errors:
             ends += errors.exceptions
         finally:
@@ -217,6 +269,10 @@ class GuestSession:
             if isinstance(error, ProtocolError):
                 raise error
         return str(ends[0])
+
+    async def _until_silent(self) -> None:
+        await self._silent.wait()
+        raise ConnectionResetError("the guest did not answer in time")
 
     async def _write(self, stream: ByteStream, nonce: bytes) -> None:
         while True:
@@ -234,20 +290,31 @@ class GuestSession:
     async def _reconnect(self, broken: str) -> Connection:
         """Raises BoxLost when patience ends, or at once where opening says so."""
         loop = asyncio.get_running_loop()
+        broken_at = time.time()
         deadline = loop.time() + self._patience_seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     connection = await self._connect(self._wanted())
-            except OSError as error:  # a TimeoutError is one
+            except HostAway as error:
+                self.away = Away(broken_at, str(error))
+                deadline = loop.time() + pause + self._patience_seconds
+            except (OSError, GuestSilent) as error:  # a TimeoutError is an OSError
                 if loop.time() + pause >= deadline:
                     raise BoxLost(f"the connection to the guest is lost ({broken}), and no new one came") from error
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
                 self._resume(connection.hello)
+                self._come_back()
                 return connection
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _come_back(self) -> None:
+        if self.away is not None:
+            log.info("a box can be reached again: %s", self.away.why)
+            self.away = None
+        self._back.wake()
 
     def _wanted(self) -> dict[int, tuple[int, int]]:
         return {guest_id: each.offsets for guest_id, each in self._processes.items() if not each.ended}
@@ -296,6 +363,7 @@ class GuestSession:
                 process.lose(BoxLost(reason))
             self._outbox.fail(BoxLost(reason))
             self._closed.wake()
+            self._back.wake()
 
     def _raise_if_closed(self) -> None:
         if self.closed_reason is not None:

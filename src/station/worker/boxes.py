@@ -9,12 +9,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
-from station.backends.base import Backend, Box, Labels
+from station.backends.base import Backend, Box, Fetching, Labels
 from station.core.capabilities import Capabilities, Isolation
 from station.core.errors import BackendUnavailable, BoxLost, InternalError, InvalidInput, Refused, StationError
 from station.core.records import BoxRef, SandboxRecord
-from station.core.spec import Spec
+from station.core.spec import NETWORK_NONE, NETWORK_OPERATOR, Spec
 from station.core.suggest import suggestion
+from station.core.wire import PullView
 from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 
@@ -25,6 +26,9 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 OnLost: TypeAlias = Callable[[str, int, str], Awaitable[None]]
+Admit: TypeAlias = Callable[[Capabilities, str], Awaitable[None]]
+REACH_SECONDS = 5.0
+"""How long a call waits for a box that cannot be asked for: an engine that is updated is back by then."""
 _REASON_SECONDS = 0.25
 
 
@@ -58,11 +62,14 @@ class LiveBoxes:
         processes: ProcessHooks,
         on_lost: OnLost,
         forbidden: Mapping[str, str] = MappingProxyType({}),
+        admit: Admit | None = None,
     ) -> None:
         """`on_lost(uid, generation, reason)` is called once for each box that ended by itself, with no lock held.
-        `forbidden` gives, for a backend that is not among `backends`, the sentence why."""
+        `forbidden` gives, for a backend that is not among `backends`, the sentence why. `admit` raises where policy
+        says no to a box of that backend with that network."""
         self.backends = backends
         self._forbidden = forbidden
+        self._admit = admit
         self._station = station
         self._processes = processes
         self._on_lost = on_lost
@@ -71,6 +78,9 @@ class LiveBoxes:
         self._given_up: dict[str, asyncio.Future[str]] = {}
         self._probes: dict[str, asyncio.Task[Capabilities]] = {}
         self._turns = Turns()
+        self.unsettled: set[str] = set()
+        """Sandboxes whose record may say what is no longer so: nothing could be asked when it was to be decided. Their
+        owner settles them when that is over."""
 
     def get(self, uid: str) -> LiveBox | None:
         """The live box of a sandbox, at once."""
@@ -108,7 +118,12 @@ class LiveBoxes:
             raise InvalidInput(f"there is no backend {name!r} here{suggestion(name, self.backends)}", field="backend")
         return self.backends[name]
 
+    async def default_network(self, backend: str) -> str:
+        """What the spec of a box says whose caller names no network. It is not widened later: `none` stays."""
+        return NETWORK_OPERATOR if (await self.capabilities(backend)).operator_network else NETWORK_NONE
+
     async def check(self, spec: Spec) -> None:
+        """Raises what a backend cannot give, and what policy refuses. Nothing is made or written."""
         backend = self.backend(spec.backend)
         found = await self.capabilities(spec.backend)
         if not found.available:
@@ -118,7 +133,20 @@ class LiveBoxes:
                 remedy=found.remedy,
                 backend=spec.backend,
             )
+        if self._admit is not None:
+            by_name = spec.network == NETWORK_NONE and found.operator_network
+            await self._admit(found, NETWORK_NONE if by_name else found.network)
         backend.check(spec)
+
+    async def fetch(self, spec: Spec) -> None:
+        """What a box of a spec that was checked needs and has to come from elsewhere is here when this returns."""
+        backend = self.backend(spec.backend)
+        if isinstance(backend, Fetching):
+            await backend.fetch(spec)
+
+    def fetches(self) -> list[PullView]:
+        """What is on its way now."""
+        return [item for one in self.backends.values() if isinstance(one, Fetching) for item in one.fetches()]
 
     async def create(self, record: SandboxRecord) -> tuple[BoxRef, str]:
         async with self._turns.taking(record.uid):
@@ -158,13 +186,18 @@ class LiveBoxes:
             return box.ref, live.session.hello.guest_version
 
     async def destroy(self, record: SandboxRecord) -> None:
+        """Raises Unavailable, and has done nothing, while the box cannot be asked for."""
         async with self._turns.taking(record.uid):
+            if (live := self._live.get(record.uid)) is not None and live.session.away is not None:
+                await live.session.reachable(REACH_SECONDS)
             live = await self._let_go(record.uid)
+            self.unsettled.add(record.uid)
             if live is not None:
                 await live.box.destroy()
             else:
                 # Nothing is known to live: only the labels tell what an interrupted try left.
                 await self._destroy_labelled(record)
+            self.unsettled.discard(record.uid)
             await self._processes.box_lost(record.uid, record.generation, "its box was destroyed")
 
     async def lose(self, record: SandboxRecord, reason: str) -> None:
@@ -265,9 +298,11 @@ class LiveBoxes:
         # Told before the session ends, so that commands end with the reason of the box.
         await self._processes.box_lost(live.uid, live.generation, reason)
         await live.session.aclose()
+        self.unsettled.add(live.uid)
         # Also a box that ended by itself has left something: its directory, its place in a list.
         await live.box.destroy()
         await self._on_lost(live.uid, live.generation, reason)
+        self.unsettled.discard(live.uid)
 
     def _labels(self, record: SandboxRecord) -> Labels:
         return Labels.ours(
@@ -316,6 +351,6 @@ async def _end_of(live: LiveBox, given_up: asyncio.Future[str]) -> str:
 
 
 def _report(uid: str, task: asyncio.Task[None]) -> None:
-    """A watcher that failed leaves a record that says running; the next use finds the box gone and repairs it."""
+    """A watcher that failed leaves a record that says running, and an unsettled sandbox."""
     if not task.cancelled() and (error := task.exception()):
         log.error("the loss of the box of sandbox %s could not be recorded: %s", uid, error)

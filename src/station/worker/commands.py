@@ -8,12 +8,13 @@ import signal
 from station.backends.base import Layout
 from station.core.errors import InvalidInput, PathRefused
 from station.core.ids import is_process_id
-from station.core.paths import resolve
+from station.core.paths import HOME, resolve
 from station.core.wire import ExecRequest, is_too_long
 from station.guest.files import root_in
 from station.guest.frames import StartRecord
 
 GRACE_SECONDS = 1.0
+_AGAIN = f"{HOME}/workspace"
 
 
 def check_id(process_id: str) -> str:
@@ -50,7 +51,12 @@ def shell_argv(shell: str) -> tuple[str, ...]:
 
 def directory(layout: Layout, cwd: str) -> str:
     """Where a command starts, in the box's own view. An absolute one may be anywhere in the box; a relative one
-    is below the workspace and is refused with PathRefused where it leads out."""
+    is below the workspace and is refused with PathRefused where it leads out. The workspace below the home is named as
+    the caller has named it."""
+    absolute = posixpath.normpath(cwd)
+    if absolute == _AGAIN or absolute.startswith(f"{_AGAIN}/"):
+        resolve(cwd)
+        return f"{layout.home}/workspace{absolute[len(_AGAIN) :]}"
     try:
         path = resolve(cwd)
     except PathRefused:

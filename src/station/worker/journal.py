@@ -39,8 +39,9 @@ _OPEN = (ProcessState.ACCEPTED.value, ProcessState.RUNNING.value)
 class Journal:
     """Process records in SQLite. Writes raise StorageFull where the disk is full, InternalError where it is broken."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept_finished: int = KEPT_FINISHED) -> None:
         self._path = path
+        self.kept_finished = kept_finished
         try:
             self._db = self._connect()
         except sqlite3.DatabaseError as error:
@@ -93,7 +94,7 @@ class Journal:
             "SELECT document FROM process WHERE sandbox = ? AND state = 'ended' AND ended_at >= ? "
             "ORDER BY ended_at DESC LIMIT ?"
         )
-        ended = self._read(query, (uid, now - KEPT_SECONDS, KEPT_FINISHED))
+        ended = self._read(query, (uid, now - KEPT_SECONDS, self.kept_finished))
         return sorted([*running, *ended], key=lambda record: (record.started_at, record.id))
 
     def unfinished(self, uid: str) -> Sequence[ProcessRecord]:
@@ -108,7 +109,7 @@ class Journal:
     def prune(self, uid: str, now: float) -> Sequence[str]:
         """Forgets what is beyond the history bound; the ids whose output may go."""
         values = (uid, now - KEPT_SECONDS, uid)
-        rows = self._rows("SELECT id " + _beyond("ended"), (*values, KEPT_FINISHED))
+        rows = self._rows("SELECT id " + _beyond("ended"), (*values, self.kept_finished))
         with self._transaction():
             self._db.executemany(
                 "UPDATE process SET state = 'forgotten', document = '' WHERE sandbox = ? AND id = ?",
@@ -151,7 +152,7 @@ class Journal:
             error,
             self._path,
             full="the disk of the station's state directory is full; nothing was started",
-            otherwise=InternalError(f"the process journal cannot be used: {error}"),
+            otherwise=InternalError(f"the process journal cannot be used: {error}", store="journal"),
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from station.core.capabilities import Capabilities, Isolation
-from station.core.spec import Spec
+from station.core.spec import NETWORK_NONE, Spec
 
 if TYPE_CHECKING:
     from station.backends.base import Box, Layout
@@ -39,10 +39,11 @@ class LiveBox:
 
 def isolation_of(capabilities: Capabilities, spec: Spec) -> Isolation:
     """What an answer says about where code of `spec` runs."""
+    by_name = spec.network == NETWORK_NONE and capabilities.operator_network
     return Isolation(
         backend=capabilities.backend,
         grade=capabilities.grade,
-        network=capabilities.network,
+        network=NETWORK_NONE if by_name else capabilities.network,
         guest_uid=capabilities.guest_uid,
         containment=capabilities.containment,
         image=_image_of(capabilities, spec),

@@ -100,6 +100,8 @@ class Pool:
         if shelf is None:
             return Claim(await self._make(spec), warm=False)
         self._keep_calm_later(shelf)
+        if shelf.ready and (away := shelf.ready[0].session.away) is not None:
+            raise away.error()
         while shelf.ready:
             live = shelf.ready.popleft()
             if live.session.closed_reason is None:

@@ -18,7 +18,14 @@ from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNotFound, StationError
 from station.core.ids import new_id
 from station.core.records import ProcessRecord, ProcessState
-from station.core.wire import DEFAULT_TIMEOUT_SECONDS, ExecRequest, OutputEvent, ProcessView, SignalRequest
+from station.core.wire import (
+    DEFAULT_KEPT_BYTES,
+    DEFAULT_TIMEOUT_SECONDS,
+    ExecRequest,
+    OutputEvent,
+    ProcessView,
+    SignalRequest,
+)
 from station.guest.endings import SIGKILL
 
 from . import recovery
@@ -57,9 +64,11 @@ class Processes:
         left_seconds: float = LEFT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
+        kept_bytes: int = DEFAULT_KEPT_BYTES,
     ) -> None:
         """`timeout_seconds`: of an `exec` where neither the request nor the sandbox names one. `left_seconds`, by
-        `clock`: when a command ends that was to end once nobody waits for it."""
+        `clock`: when a command ends that was to end once nobody waits for it. `kept_bytes`: of each longer stream the
+        first and the last half of so many are in the answers."""
         self._journal = journal
         self._now = now
         self._max_running = max_running
@@ -74,6 +83,7 @@ class Processes:
             left_seconds=left_seconds,
             clock=clock,
             stuck=stuck,
+            kept_bytes=kept_bytes,
         )
         self._cancelled = CancelledAhead(clock)
 
@@ -95,14 +105,15 @@ class Processes:
         """
         running = await self._begin(live, request, default_timeout)
         with running.callers.one():
-            await running.started()
+            await self._supervisor.started(running)
         return running.record
 
     async def exec(self, live: LiveBox, request: ExecRequest) -> ProcessView:
-        """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on."""
+        """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on. Raises
+        Unavailable where its time is over and its box cannot be asked: the same id tells later what became of it."""
         running = await self._begin(live, request, live.timeout_seconds or self._timeout_seconds)
         with running.callers.one():
-            await running.finished()
+            await running.finished(while_due=True)
         return process_view(running.record, running.spool)
 
     async def _begin(self, live: LiveBox, request: ExecRequest, default_timeout: float | None) -> Running:

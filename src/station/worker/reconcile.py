@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -21,6 +21,7 @@ from .boxes import destroy_by_ref
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
+SETTLE_SECONDS = 5.0
 
 
 class Action(StrEnum):
@@ -52,6 +53,8 @@ class Report:
     actions: Counter[Action] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     """A sentence for each thing that could not be done, quarantined records included."""
+    unsettled: set[str] = field(default_factory=set)
+    """Uids of records that were left as they are because nothing could be asked, or because acting failed."""
 
     def __str__(self) -> str:
         done = ", ".join(f"{count} {name.value}" for name, count in sorted(self.actions.items())) or "nothing to do"
@@ -148,6 +151,7 @@ async def _reconcile_one(
             acting.report.actions[action] += 1
         except (StationError, OSError) as error:
             acting.report.problems.append(f"sandbox {uid}: {action.value} failed: {error}")
+            acting.report.unsettled.add(uid)
 
 
 def _split(record: SandboxRecord | Damaged | None, boxes: list[BoxSeen]) -> tuple[BoxSeen | None, list[BoxSeen]]:
@@ -163,6 +167,7 @@ def _unless_silent(action: Action, record: SandboxRecord | Damaged | None, actin
         backend = record.spec.backend
         if backend in acting.silent or backend not in acting.backends:
             acting.report.problems.append(f"sandbox {record.uid}: backend {backend} cannot be asked; left as it is")
+            acting.report.unsettled.add(record.uid)
             return Action.KEEP
     return action
 
@@ -186,3 +191,47 @@ async def _act(
             acting.report.problems.append(f"sandbox {record.name or uid} is quarantined: {record.reason}")
         case Action.KEEP | Action.NOTHING:
             pass
+
+
+class Settling:
+    """Tries again, while the station runs, what could not be decided because nothing could be asked."""
+
+    def __init__(
+        self,
+        uids: set[str],
+        get_record: Callable[[str], Awaitable[SandboxRecord | Damaged | None]],
+        records: Records,
+        *,
+        seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        """`uids` is shared: whoever leaves a sandbox unsettled adds it, and this takes it out again."""
+        self._uids = uids
+        self._get_record = get_record
+        self._records = records
+        self._seconds = seconds
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            await self.once()
+
+    async def once(self) -> None:
+        """One that still cannot be decided stops no other, and stays."""
+        for uid in list(self._uids):
+            try:
+                state = await self._settle(uid)
+            except (StationError, OSError) as error:
+                log.debug("sandbox %s is not settled yet: %s", uid, error)
+            else:
+                if state is not State.CREATING:
+                    self._uids.discard(uid)
+
+    async def _settle(self, uid: str) -> State | None:
+        record = await self._get_record(uid)
+        if isinstance(record, Damaged) or record is None:
+            return None
+        if record.state is State.DELETING:
+            await self._records.delete(uid)
+            return State.TOMBSTONE
+        return await self._records.adopt(uid)

@@ -57,6 +57,7 @@ class Running:
         self.callers = Callers(self._end_left, seconds=left_seconds, clock=clock)
         self.left = False
         """It was cancelled because nobody waited for it."""
+        self._overdue: StationError | None = None
         self._held: set[int] = set()
         """Streams of which something is not acknowledged."""
         self._changed = Waiters()
@@ -130,11 +131,20 @@ class Running:
             await self._changed.wait()
         self._check()
 
-    async def finished(self) -> None:
-        """Returns at its end. Cancelling the waiter does not touch the process. Raises why it never started."""
+    async def finished(self, *, while_due: bool = False) -> None:
+        """Returns at its end. Cancelling the waiter does not touch the process. Raises why it never started;
+        `while_due`: and Unavailable once its time is over and its guest cannot be asked."""
         while not self.ended:
+            if while_due and self._overdue is not None:
+                raise self._overdue.again()
             await self._changed.wait()
         self._check()
+
+    def keep_waiting(self, why: StationError | None) -> None:
+        """Its time is over, and nobody can tell what became of it; `None`: somebody can again."""
+        if why is not self._overdue:
+            self._overdue = why
+            self._changed.wake()
 
     def _check(self) -> None:
         if self.error is not None:

@@ -12,12 +12,13 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 
 from station.core.errors import InternalError, StationError, StorageFull
 from station.core.records import StreamTotals
-from station.core.wire import Content, StreamView
+from station.core.wire import DEFAULT_KEPT_BYTES, Content, StreamView
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,12 @@ class Piece:
 class StreamSpool:
     """One output stream. Not thread-safe: the loop writes and reads it."""
 
-    def __init__(self, base: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, base: str | Path, *, segment_bytes: int = SEGMENT_BYTES, kept_bytes: int = DEFAULT_KEPT_BYTES
+    ) -> None:
+        """`kept_bytes`: of a longer stream `view` has the first and the last half of so many."""
         self._base = os.fspath(base)  # text, not a Path: each command makes two of these
+        self._kept = kept_bytes // 2, kept_bytes - kept_bytes // 2
         self._segment_bytes = segment_bytes
         self._fd = -1
         self._segment = -1
@@ -51,9 +56,11 @@ class StreamSpool:
         self.total = 0
 
     @classmethod
-    def load(cls, base: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> StreamSpool:
+    def load(
+        cls, base: str | Path, *, segment_bytes: int = SEGMENT_BYTES, kept_bytes: int = DEFAULT_KEPT_BYTES
+    ) -> StreamSpool:
         """The stream as an earlier station left it; of one that wrote nothing, an empty one."""
-        spool = cls(base, segment_bytes=segment_bytes)
+        spool = cls(base, segment_bytes=segment_bytes, kept_bytes=kept_bytes)
         try:
             last, size = 0, os.stat(spool._base).st_size
         except FileNotFoundError:
@@ -122,9 +129,10 @@ class StreamSpool:
             return Piece(offset, self.total, None)
         return Piece(offset, offset + len(data), data)
 
-    def view(self, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> StreamView:
+    def view(self, head: int | None = None, tail: int | None = None) -> StreamView:
         """All of it, or its head and tail with exact offsets."""
-        if self.total == len(self._memory):
+        head, tail = self._parts(head, tail)
+        if self.total == len(self._memory) and self.total <= head + tail:
             return StreamView(Content.of(bytes(self._memory)), self.total)
         start, end = self._bounds(head, tail)
         omitted = end - start
@@ -134,8 +142,8 @@ class StreamSpool:
             Content.of(self._span(0, start)), self.total, omitted, Content.of(self._span(end, self.total))
         )
 
-    def totals(self, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> StreamTotals:
-        start, end = self._bounds(head, tail)
+    def totals(self, head: int | None = None, tail: int | None = None) -> StreamTotals:
+        start, end = self._bounds(*self._parts(head, tail))
         return StreamTotals(self.total, end - start)
 
     def room(self, reader: float, spare: int) -> float:
@@ -159,6 +167,9 @@ class StreamSpool:
             _unlink(self._file(number))
         if self._gaps:
             _unlink(os.fspath(self._gaps_file))
+
+    def _parts(self, head: int | None, tail: int | None) -> tuple[int, int]:
+        return self._kept[0] if head is None else head, self._kept[1] if tail is None else tail
 
     def _bounds(self, head: int, tail: int) -> tuple[int, int]:
         """Where the head ends and where the tail begins."""
@@ -249,8 +260,10 @@ class StreamSpool:
 class ProcessSpool:
     """Both streams of one process, and where its given stdin waits."""
 
-    def __init__(self, directory: str | Path, process_id: str, *, loaded: bool = False) -> None:
-        make = StreamSpool.load if loaded else StreamSpool
+    def __init__(
+        self, directory: str | Path, process_id: str, *, loaded: bool = False, kept_bytes: int = DEFAULT_KEPT_BYTES
+    ) -> None:
+        make = partial(StreamSpool.load if loaded else StreamSpool, kept_bytes=kept_bytes)
         self._base = f"{directory}/{process_id}"
         self.stdout = make(f"{self._base}.out")
         self.stderr = make(f"{self._base}.err")

@@ -19,6 +19,7 @@ from station.core.capabilities import Level
 from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, StationError
 from station.core.records import ProcessRecord, ProcessState
+from station.core.wire import DEFAULT_KEPT_BYTES
 from station.guest.endings import GuestExit, Reason
 
 from .callers import LEFT_SECONDS
@@ -31,12 +32,15 @@ from .spool import ProcessSpool
 from .tasks import Tasks
 
 if TYPE_CHECKING:
+    from station.guest.process import GuestProcess
+
     from .live import LiveBox
 
 logger = logging.getLogger(__name__)
 
 GUARD_SECONDS = 5.0
 """How long after its time-out a command may still be there before the worker acts itself; again before the box goes."""
+START_SECONDS = 30.0
 _NOTE_SECONDS = 0.05
 _PRUNE_EVERY = 16
 _LARGE_BYTES = 1024 * 1024
@@ -60,8 +64,10 @@ class Supervisor:
         left_seconds: float = LEFT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
+        kept_bytes: int = DEFAULT_KEPT_BYTES,
     ) -> None:
         self.journal = journal
+        self._kept_bytes = kept_bytes
         self.now = now
         self.running: dict[str, dict[str, Running]] = defaultdict(dict)
         """By sandbox, then by id."""
@@ -92,7 +98,7 @@ class Supervisor:
         return [running for each in self.running.values() for running in each.values()]
 
     def spool(self, uid: str, process_id: str, *, loaded: bool) -> ProcessSpool:
-        return ProcessSpool(self.directory(uid), process_id, loaded=loaded)
+        return ProcessSpool(self.directory(uid), process_id, loaded=loaded, kept_bytes=self._kept_bytes)
 
     def directory(self, uid: str) -> str:
         return f"{self._spool_dir}/{uid}"
@@ -126,7 +132,7 @@ class Supervisor:
         assert running.process is not None
         note: asyncio.TimerHandle | None = None
         try:
-            pid = await running.process.pid()
+            pid = await self._pid(running, running.process)
             if pid is not None and not running.ended:
                 adopted = running.record.state is ProcessState.RUNNING
                 running.change(replace(running.record, state=ProcessState.RUNNING, pid=pid))
@@ -142,6 +148,18 @@ class Supervisor:
         finally:
             if note is not None:
                 note.cancel()
+
+    async def _pid(self, running: Running, process: GuestProcess) -> int | None:
+        """As `GuestProcess.pid`; callers are told where nobody can tell for long."""
+        while True:
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    pid = await process.pid()
+            except TimeoutError:
+                running.keep_waiting(running.live.session.silence())
+            else:
+                running.keep_waiting(None)
+                return pid
 
     def _failed(self, running: Running, error: StationError) -> None:
         """A refused start leaves no record; whatever may have run ends `lost`."""
@@ -166,23 +184,41 @@ class Supervisor:
             self.finish(running, ending, ended)
 
     async def _guarded(self, running: Running) -> GuestExit:
-        """Its exit. The guest keeps the time; if it fails to, the worker cancels, and at last gives the box up."""
-        assert running.process is not None
+        """Its exit. The guest keeps the time; if it fails to, the worker cancels, and at last gives the box up. Not so
+        where the guest cannot be asked: then callers are told, and the process is followed on."""
+        process = running.process
+        assert process is not None
         if running.timeout_seconds is None:
-            return await running.process.exit()
+            return await process.exit()
+        seconds = running.timeout_seconds + GRACE_SECONDS + self._guard_seconds
+        while (ended := await _exit_within(process, seconds)) is None:
+            seconds = self._guard_seconds
+            if await self._guest_fails(running, process):
+                reason = "its processes could not be ended after the time-out, so its box was given up"
+                if self._stuck is not None:
+                    self._stuck(running.live, reason)
+                raise BoxLost(reason)
+        return ended
+
+    async def _guest_fails(self, running: Running, process: GuestProcess) -> bool:
+        """Whether it can be asked, and does not end a process that is to be ended. Takes the guard's time twice."""
+        session = running.live.session
+        if not await session.answers(self._guard_seconds):
+            running.keep_waiting(session.silence())
+            return False
+        running.keep_waiting(None)
+        process.cancel(0, Reason.TIMED_OUT)
+        ended = await _exit_within(process, self._guard_seconds)
+        return ended is None and await session.answers(self._guard_seconds) and not process.ended
+
+    async def started(self, running: Running) -> None:
+        """Returns once it runs or has ended. Raises why it never started; Unavailable where nobody can tell for long:
+        it may start yet."""
         try:
-            async with asyncio.timeout(running.timeout_seconds + GRACE_SECONDS + self._guard_seconds):
-                return await running.process.exit()
+            async with asyncio.timeout(START_SECONDS):
+                await running.started()
         except TimeoutError:
-            running.process.cancel(0, Reason.TIMED_OUT)
-        try:
-            async with asyncio.timeout(self._guard_seconds):
-                return await running.process.exit()
-        except TimeoutError:
-            reason = "its processes could not be ended after the time-out, so its box was given up"
-            if self._stuck is not None:
-                self._stuck(running.live, reason)
-            raise BoxLost(reason) from None
+            raise running.live.session.silence() from None
 
     def _note(self, running: Running) -> None:
         if not running.ended:
@@ -272,7 +308,8 @@ class Supervisor:
 
     def _prune_now_and_then(self, uid: str) -> None:
         self._since_prune[uid] += 1
-        if self._since_prune[uid] >= _PRUNE_EVERY:
+        # A short history is kept exactly; a long one costs less by batches.
+        if self._since_prune[uid] >= min(_PRUNE_EVERY, self.journal.kept_finished // 6):
             self.prune(uid)
 
     def prune(self, uid: str) -> None:
@@ -318,3 +355,11 @@ async def oom_kills(live: LiveBox) -> int | None:
     if limit is None or limit.level is not Level.ENFORCED or not isinstance(live.box, Measurable):
         return None
     return await live.box.oom_kills()
+
+
+async def _exit_within(process: GuestProcess, seconds: float) -> GuestExit | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await process.exit()
+    except TimeoutError:
+        return None

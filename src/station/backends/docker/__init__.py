@@ -1,6 +1,9 @@
 """Boxes as containers of a Docker engine: runc, or gVisor by its runtime."""
 
-from station.backends.docker.backend import DockerBackend, DockerSettings
+from station.backends.docker.backend import DockerBackend
 from station.backends.docker.images import Pull
+from station.backends.docker.networks import OperatorNetwork
+from station.backends.docker.registry import RegistryAuth
+from station.backends.docker.settings import DockerSettings
 
-__all__ = ["DockerBackend", "DockerSettings", "Pull"]
+__all__ = ["DockerBackend", "DockerSettings", "OperatorNetwork", "Pull", "RegistryAuth"]

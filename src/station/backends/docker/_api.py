@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
-from collections.abc import AsyncIterator, Mapping
+import socket
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import aiohttp
 from aiodocker import Docker, DockerError
 from aiodocker.stream import Stream
 
+from station.backends.docker import podman
+from station.backends.docker.tls import client_context
 from station.core.errors import InvalidInput
 
 OLDEST_API = (1, 41)
@@ -23,6 +25,12 @@ NEWEST_API = (1, 51)
 """The newest whose answers this code was written for; a newer engine is spoken to in this one."""
 ANSWER_BYTES = 64 << 20
 _COMPLAINT_BYTES = 4096
+_ALIVE = {
+    socket.TCP_KEEPIDLE: 20,
+    socket.TCP_KEEPINTVL: 10,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 50_000,
+}
 _BROKEN = (aiohttp.ClientError, DockerError, RuntimeError, AssertionError, AttributeError)
 """What the library raises from the inside of a connection that has gone."""
 
@@ -70,19 +78,6 @@ def address_of(environ: Mapping[str, str]) -> Address | None:
     )
 
 
-def _tls(directory: Path) -> ssl.SSLContext:
-    """Raises InvalidInput where the certificates cannot be read."""
-    try:
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(directory / "ca.pem"))
-        context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(
-            f"the engine's certificates (ca.pem, cert.pem, key.pem in DOCKER_CERT_PATH) cannot be used: {error}",
-            field="DOCKER_CERT_PATH",
-        ) from error
-    return context
-
-
 @dataclass(frozen=True)
 class Answer:
     status: int
@@ -99,6 +94,8 @@ class Api:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.podman = False
+        """Known once `version` was asked."""
         self._docker: Docker | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -130,9 +127,11 @@ class Api:
         async with self._library().session.head(url, params=dict(params)) as response:
             return response.status
 
-    async def lines(self, method: str, path: str, *, params: Mapping[str, str]) -> AsyncIterator[Any]:
-        """The JSON values of an answer, one a line, as they come."""
-        response = await self._send(method, path, params=params)
+    async def lines(
+        self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncGenerator[Any, None]:
+        """The JSON values of an answer, one a line, as they come. Left early, the connection is cut."""
+        response = await self._send(method, path, params=params, headers=headers)
         try:
             async for line in response.content:
                 if line.strip():
@@ -156,6 +155,7 @@ class Api:
         """What the engine speaks at most, by its ping; from now on everything is asked in the best that both speak."""
         answer = await self.request("GET", "_ping", versioned=False)
         theirs = parse_version(answer.headers.get("Api-Version", ""))
+        self.podman = podman.HEADER in answer.headers
         major, minor = min(theirs, NEWEST_API)
         self._library().api_version = f"v{major}.{minor}"
         return theirs
@@ -177,8 +177,9 @@ class Api:
         body: Any = None,
         data: bytes | None = None,
         versioned: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
-        headers = {"Content-Type": "application/x-tar"} if data is not None else None
+        headers = {"Content-Type": "application/x-tar"} if data is not None else headers
         payload = data if body is None else json.dumps(body).encode()
         return await self._library()._do_query(
             path, method, params=dict(params or {}), data=payload, headers=headers, versioned_api=versioned
@@ -198,8 +199,18 @@ def _connector(address: Address) -> tuple[str, aiohttp.BaseConnector]:
         return "unix://localhost", aiohttp.UnixConnector(address.socket, limit=0)
     place = urlsplit(address.url).netloc
     if address.tls is None:
-        return f"http://{place}", aiohttp.TCPConnector(limit=0)
-    return f"https://{place}", aiohttp.TCPConnector(limit=0, ssl=_tls(address.tls))
+        return f"http://{place}", aiohttp.TCPConnector(limit=0, socket_factory=_socket)
+    return f"https://{place}", aiohttp.TCPConnector(limit=0, ssl=client_context(address.tls), socket_factory=_socket)
+
+
+def _socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    """Notices within a minute that the other machine is gone: an attached connection may be silent for days."""
+    family, kind, protocol, _, _ = info
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _ALIVE.items():
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 def parse_version(text: str) -> tuple[int, int]:

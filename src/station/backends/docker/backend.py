@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from station.backends._limits import refuse_named, refuse_unknown_here
 from station.backends.base import Labels
-from station.backends.docker import config, facts, trial
+from station.backends.docker import adoption, audit, config, facts, networks, seccomp, trial
 from station.backends.docker.box import DockerBox, attach, is_running, why_ended
 from station.backends.docker.config import Image, Plan, Runtime
 from station.backends.docker.engine import Engine
 from station.backends.docker.facts import EngineFacts, Verdict
 from station.backends.docker.fence import Fence
-from station.backends.docker.helpers import Helpers, remove
+from station.backends.docker.helpers import Helpers, remove, remove_volume
 from station.backends.docker.images import Images, Pull
+from station.backends.docker.registry import Logins
+from station.backends.docker.seccomp import Profile
+from station.backends.docker.settings import DockerSettings
+from station.core import machine
 from station.core.capabilities import Capabilities
 from station.core.codec import to_plain
 from station.core.errors import (
@@ -36,7 +39,8 @@ from station.core.errors import (
 )
 from station.core.paths import HOME
 from station.core.records import BoxRef
-from station.core.spec import Spec
+from station.core.spec import NETWORK_NONE, NETWORK_OPERATOR, Spec
+from station.core.wire import PullView
 from station.guest.binary import guest_binary
 
 if TYPE_CHECKING:
@@ -45,23 +49,6 @@ if TYPE_CHECKING:
 _NO_ENGINE = "there is no Docker engine here: DOCKER_HOST is unset, and no docker.sock is where engines have theirs"
 _START_ENGINE = "apt install docker.io, or set DOCKER_HOST"
 START_TRIES = 2
-
-
-@dataclass(frozen=True)
-class DockerSettings:
-    image: str | None = None
-    """Of boxes whose caller names none and whose runtime has none in `images`. `None`: the built-in ones."""
-    images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """By runtime: `python`, `node`, `bash`, and `linux` for none."""
-    runtime: str | None = None
-    """The engine's runtime by its name there. `None`: the engine's default."""
-    pull: Pull = Pull.NEVER
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The operator's own, on every container beside ours."""
-    call_seconds: float = 30.0
-    guest: Path | None = None
-    guest_options: tuple[str, ...] = ()
-    """Of tests alone."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +69,21 @@ class DockerBackend:
         state_dir: Path,
         *,
         station_id: str,
-        settings: DockerSettings = DockerSettings(),
+        settings: DockerSettings | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.station_id = station_id
         self._directory = state_dir / "boxes" / self.name
-        self._settings = settings
+        self._settings = settings or DockerSettings()
         self._environ = environ
         self._engine: Engine | None = None
         self._images: Images | None = None
         self._helpers: Helpers | None = None
         self._found: _Found | None = None
+        self._profile: Profile | None = None
+        """The operator's, once it was read."""
+        self._unsupported: CannotEnforce | None = None
+        """Why no box is made, where that is a setting which cannot be kept."""
         self._capabilities: Capabilities | None = None
         self._live: set[DockerBox] = set()
         self._probing = asyncio.Lock()
@@ -110,6 +101,8 @@ class DockerBackend:
         capabilities = self._capabilities
         if capabilities is None:
             raise InternalError("docker was used before its probe")
+        if self._unsupported is not None:
+            raise self._unsupported.again()
         if not capabilities.available:
             remedy = f"; {capabilities.remedy}" if capabilities.remedy else ""
             raise BackendUnavailable(
@@ -126,8 +119,20 @@ class DockerBackend:
                 field="mount",
                 alternative="bubblewrap",
             )
-        refuse_unknown_here(capabilities, spec)
+        self._settings.network.of(spec.network)
+        refuse_unknown_here(capabilities, replace(spec, network=capabilities.network))
         refuse_named(facts.for_spec(capabilities, spec), spec)
+
+    async def examine(self) -> machine.Engine | None:
+        if self._address() is None:
+            return None
+        return await audit.examine(self._ask(), backend=self.name, runtime=self._settings.runtime)
+
+    async def fetch(self, spec: Spec) -> None:
+        await self._made_images().fetch(self._made_images().name_for(spec))
+
+    def fetches(self) -> Sequence[PullView]:
+        return self._images.pulls() if self._images is not None else ()
 
     async def create(self, spec: Spec, labels: Labels) -> DockerBox:
         capabilities = await self.probe()
@@ -135,8 +140,8 @@ class DockerBackend:
         return await self._create(spec, labels, capabilities)
 
     async def adopt(self, ref: BoxRef) -> DockerBox:
-        """Raises BoxLost for a box that is gone, stopped, changed from outside, or not ours; Unavailable, and nothing
-        is decided, where the engine cannot be asked."""
+        """Raises BoxLost for a box that is gone, stopped, changed from outside, not ours, or not what a box would be
+        now; Unavailable, or CannotEnforce for the profile, and nothing is decided, where that cannot be found out."""
         engine = self._ask()
         name = config.container_name(self.station_id, ref.box_id)
         found = await engine.inspect(str(ref.data.get("container") or name))
@@ -147,16 +152,17 @@ class DockerBackend:
         if labels is None or labels.box_id != ref.box_id:
             raise BoxLost(f"the container of box {ref.box_id} is another's now; it was left alone", box_id=ref.box_id)
         container = str(found["Id"])
-        if (found.get("State") or {}).get("Paused") is True:
-            await engine.unpause(container)
-        gone = None if is_running(found) else why_ended(found)
         known = config.facts_of(found.get("Config", {}).get("Labels"))
-        if gone is None and (known is None or known.get("fingerprint") != config.fingerprint(found)):
-            gone = "its container was changed from outside"
+        profile = await self._operators_profile() or seccomp.OWN
+        network = self._settings.network.of(str((known or {}).get("network", NETWORK_NONE)))
+        gone = None if is_running(found) else why_ended(found)
+        gone = gone or adoption.drift(found, known, profile=profile, network=network)
         if gone is not None or known is None:
             await remove(engine, container)
             self._fence(ref.box_id).forget()
             raise BoxLost(f"box {ref.box_id} is gone: {gone}", box_id=ref.box_id)
+        if (found.get("State") or {}).get("Paused") is True:
+            await engine.unpause(container)
         return self._own(self._ref(ref.box_id, container, found.get("Image")), known)
 
     async def boxes(self) -> AsyncIterator[tuple[Labels, BoxRef]]:
@@ -172,7 +178,7 @@ class DockerBackend:
         names = config.volume_names(self.station_id, uid)
         if self._directory.exists():
             for name in names.values():
-                await self._ask().remove_volume(name)
+                await remove_volume(self._ask(), name)
 
     async def aclose(self) -> None:
         for box in list(self._live):
@@ -185,11 +191,12 @@ class DockerBackend:
     # ── finding out ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _probe(self) -> Capabilities:
-        self._found = None
+        self._found = self._unsupported = None
         try:
             address = self._address()
             if address is None:
                 return facts.unavailable(_NO_ENGINE, _START_ENGINE)
+            await self._operators_profile()
             engine = self._ask()
             api = await engine.version()
             found = EngineFacts.parse(await engine.info(), api)
@@ -202,6 +209,7 @@ class DockerBackend:
             return await self._try(engine)
         except StationError as error:
             self._found = None
+            self._unsupported = error if isinstance(error, CannotEnforce) else None
             remedy = error.detail.get("remedy")
             return facts.unavailable(error.message, remedy, passing=error.retryable)
 
@@ -212,12 +220,18 @@ class DockerBackend:
         box_id = f"probe-{secrets.token_hex(8)}"
         labels = Labels.ours(box_id, uid=box_id, generation=0, fence=0, station=self.station_id, pool=True)
         shell = Capabilities(self.name, available=True, grade=facts.grade_of(found.runtime, gvisor=False))
-        box = await self._create(Spec(self.name, image=image, ephemeral=True), labels, shell)
+        spec = Spec(self.name, image=image, ephemeral=True, network=NETWORK_OPERATOR)
+        box = await self._create(spec, labels, shell)
         try:
             told = await trial.ask(box, quota=await trial.has_quota(engine, f"stn-{self.station_id}-{box_id}"))
         finally:
             await box.destroy()
-        return facts.capabilities_of(found.engine, found.runtime, told, self._made_images().by_runtime())
+        if (verdict := facts.unconfined(found.runtime, told)) is not None:
+            return facts.unavailable(verdict.reason, verdict.remedy)
+        images = self._made_images().by_runtime()
+        known = facts.capabilities_of(found.engine, found.runtime, told, images, profile=self._profile)
+        network = self._settings.network
+        return replace(known, network=network.report, operator_network=network.given)
 
     async def _trial_image(self, engine: Engine) -> str:
         """One that is there: nothing is pulled to look around, unless boxes could not be made otherwise."""
@@ -262,14 +276,18 @@ class DockerBackend:
             runtime=found.runtime,
             guest_volume=volume,
             swappiness=found.engine.cgroup_version == 1 and "memory" in found.engine.controllers,
-            profile=found.engine.seccomp == "unconfined",
+            profile=self._profile or (seccomp.OWN_KERNEL if found.runtime.sandboxed_kernel else seccomp.OWN),
+            network=self._settings.network.of(spec.network),
             guest_options=self._settings.guest_options,
             labels_beside=self._settings.labels,
         )
+        told = facts.for_spec(capabilities, spec, image=image.name)
         known = {
             "layout": to_plain(config.box_layout(image)),
-            "capabilities": to_plain(facts.for_spec(capabilities, spec, image=image.name)),
-            "fingerprint": config.fingerprint(config.container_body(plan)),
+            "capabilities": to_plain(replace(told, network=self._settings.network.report_of(spec.network))),
+            "network": spec.network,
+            "seccomp": adoption.seccomp_word(plan.profile),
+            "fingerprint": adoption.fingerprint(config.container_body(plan)),
         }
         return replace(plan, facts=known)
 
@@ -279,10 +297,12 @@ class DockerBackend:
         name = config.container_name(self.station_id, box_id)
         fence = self._fence(box_id)
         stream = box = None
+        await networks.check(engine, plan.network)
         container = await self._made(engine, name, plan)
         try:
             stream = await attach(engine, fence, container)
             await engine.start(container)
+            await networks.confirm(engine, container, plan.network)
             box = self._own(self._ref(box_id, container, plan.image.id), plan.facts, first=stream, fence=fence)
         except OSError as error:
             raise Unavailable(f"the box was not started: {error}") from error
@@ -353,6 +373,13 @@ class DockerBackend:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Fence(self._directory / f"{box_id}.lock")
 
+    async def _operators_profile(self) -> Profile | None:
+        """Read once; `None`: the operator names none. Raises CannotEnforce."""
+        if self._profile is None and self._settings.seccomp is not None:
+            copies = self._directory / "seccomp"
+            self._profile = await asyncio.to_thread(seccomp.operators, self._settings.seccomp, copies)
+        return self._profile
+
     def _address(self) -> Address | None:
         from station.backends.docker._api import address_of
 
@@ -363,13 +390,20 @@ class DockerBackend:
             address = self._address()
             if address is None:
                 raise Unavailable(_NO_ENGINE, remedy=_START_ENGINE)
-            self._engine = Engine(address, call_seconds=self._settings.call_seconds)
+            profiles = self._directory / "seccomp"
+            self._engine = Engine(address, call_seconds=self._settings.call_seconds, profiles=profiles)
         return self._engine
 
     def _made_images(self) -> Images:
         if self._images is None:
             settings = self._settings
-            self._images = Images(self._ask(), by_runtime=settings.images, default=settings.image, pull=settings.pull)
+            self._images = Images(
+                self._ask(),
+                by_runtime=settings.images,
+                default=settings.image,
+                pull=settings.pull,
+                logins=Logins(settings.auth, self._environ),
+            )
         return self._images
 
     def _made_helpers(self, engine: EngineFacts) -> Helpers:

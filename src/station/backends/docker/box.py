@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from station.backends._cgroups import BoxCgroup, candidates
+from station.backends._cgroups import BoxCgroup
 from station.backends.base import Layout
 from station.backends.docker.engine import Engine
 from station.backends.docker.fence import Fence, FencedStream
@@ -16,9 +16,12 @@ from station.core.capabilities import Capabilities
 from station.core.codec import from_plain
 from station.core.errors import BoxLost, NotFound, StationError, Unavailable
 from station.core.records import BoxRef
+from station.guest.session import HostAway
+from station.machine import candidates
 
 PATIENCE_SECONDS = 60.0
-"""An engine that restarts keeps its containers (live-restore) and is away for seconds."""
+"""For an engine that says the container runs, and does not attach. How long it may be away has no bound: with
+live-restore its containers run on meanwhile."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _OUT_OF_MEMORY = "the kernel ended its guest, or processes of it, for memory"
 
@@ -49,6 +52,8 @@ class DockerBox:
         self._stream = first
         self._destroying = asyncio.Lock()
         self._destroyed = False
+        self._was_away = False
+        """Whether the engine could not be asked, since it was last known that the box runs."""
         self._cgroup: BoxCgroup | None = None
 
     @property
@@ -56,9 +61,9 @@ class DockerBox:
         return str(self.ref.data["container"])
 
     async def connect(self) -> FencedStream:
-        """Whoever has the stream of this box object loses it. Raises BoxLost if the box is gone. Where the engine is
-        away or does not attach, OSError after a lost stream, which tells a session to go on trying; Unavailable for a
-        first one: nothing is known to be wrong with the box."""
+        """Whoever has the stream of this box object loses it. Raises BoxLost if the box is gone. After a lost stream
+        HostAway where the engine cannot be asked and another OSError where it does not attach, which tell a session to
+        go on trying; for a first one Unavailable: nothing is known to be wrong with the box."""
         try:
             return await self._connect()
         except OSError as error:
@@ -76,10 +81,12 @@ class DockerBox:
             await self._stream.aclose()
         try:
             found = await self._engine.inspect(self.container)
-        except Unavailable as error:
-            raise ConnectionError(error.message) from error
+        except StationError as error:
+            self._was_away = True
+            raise HostAway(error.message) from error
         if found is None or not is_running(found):
             raise BoxLost(f"box {self.ref.box_id} is gone: {self._why(found)}", box_id=self.ref.box_id)
+        self._was_away = False
         self._stream = await attach(self._engine, self._fence, self.container)
         await self._stream.resynchronise()
         return self._stream
@@ -94,12 +101,14 @@ class DockerBox:
             except NotFound:
                 found = None
             except StationError:
+                self._was_away = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if found is None or not is_running(found):
                 return self._why(found)
             # It runs, whatever the engine said: its wait ends when the engine does.
+            self._was_away = False
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return self._why(None)
@@ -146,7 +155,8 @@ class DockerBox:
         if found is None:
             return "its container was removed"
         said = self._stream.complaints if self._stream is not None else ""
-        return why_ended(found, said)
+        why = why_ended(found, said)
+        return f"the engine was away or restarted, and the box ended meanwhile: {why}" if self._was_away else why
 
 
 async def attach(engine: Engine, fence: Fence, container: str) -> FencedStream:
@@ -157,7 +167,7 @@ async def attach(engine: Engine, fence: Fence, container: str) -> FencedStream:
         stream = FencedStream(await engine.attach(container), fence)
     except TimeoutError as error:
         raise TimeoutError("the engine does not attach: something attached to the container does not read") from error
-    except (Unavailable, NotFound) as error:
+    except StationError as error:
         raise ConnectionError(error.message) from error
     finally:
         if stream is None:
@@ -180,7 +190,7 @@ def why_ended(found: Mapping[str, Any], said: str = "") -> str:
     if not isinstance(code, int):
         return "its guest has ended"
     if code > 128:
-        return f"its guest was ended by signal {code - 128}" if code < 193 else "it ended while the engine was away"
+        return f"its guest was ended by signal {code - 128}" if code < 193 else "nobody saw how its guest ended"
     return f"its guest has ended with {code}" + (f": {said[:200]}" if said else "")
 
 

@@ -3,7 +3,6 @@ engine left to chance. The table with its reasons is in docs/decisions/0013."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from station.backends.base import Labels, Layout
-from station.backends.docker.seccomp import DENY_PROFILE
+from station.backends.docker import seccomp
+from station.backends.docker.seccomp import Profile
 from station.core.errors import InvalidInput, TooLarge
 from station.core.paths import HOME, TMP, WORKSPACE
-from station.core.spec import Spec
+from station.core.spec import NETWORK_NONE, Spec
 
 GUEST_PLACE = "/.stn"
 GUEST = f"{GUEST_PLACE}/guest"
@@ -69,8 +69,9 @@ class Plan:
     guest_volume: str
     swappiness: bool = False
     """Whether the engine takes it: cgroup v1."""
-    profile: bool = False
-    """Whether to bring a seccomp profile, because the engine's own is `unconfined`."""
+    profile: Profile = seccomp.OWN
+    network: str = NETWORK_NONE
+    """The engine's, by its name there."""
     guest_options: tuple[str, ...] = ()
     labels_beside: Mapping[str, str] = field(default_factory=dict)
     """The operator's own."""
@@ -120,7 +121,7 @@ def container_body(plan: Plan) -> dict[str, Any]:
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
-        "NetworkDisabled": True,
+        "NetworkDisabled": plan.network == NETWORK_NONE,
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGTERM",
         "StopTimeout": STOP_SECONDS,
@@ -140,18 +141,15 @@ def guest_arguments(plan: Plan) -> list[str]:
 def host_config(plan: Plan) -> dict[str, Any]:
     limits = plan.spec.effective
     memory = (limits.memory_mb or 0) * _MIB
-    security = ["no-new-privileges"]
-    if plan.profile:
-        security.append(f"seccomp={json.dumps(DENY_PROFILE, sort_keys=True)}")
     config: dict[str, Any] = {
         "Runtime": plan.runtime.name,
         "CapDrop": ["ALL"],
         "CapAdd": sorted((*_CAPABILITIES, *(("CAP_SYS_ADMIN",) if plan.runtime.sandboxed_kernel else ()))),
-        "SecurityOpt": security,
+        "SecurityOpt": ["no-new-privileges", f"seccomp={plan.profile.text}"],
         "Privileged": False,
         "Init": False,
         "ReadonlyRootfs": True,
-        "NetworkMode": "none",
+        "NetworkMode": plan.network,
         "PublishAllPorts": False,
         "CgroupnsMode": "private",
         "IpcMode": "private",
@@ -247,6 +245,7 @@ def box_labels(plan: Plan) -> dict[str, str]:
     labels = ownership(plan.labels)
     labels |= {
         f"{_PREFIX}image": plan.image.id,
+        f"{_PREFIX}seccomp": plan.profile.fingerprint,
         f"{_PREFIX}facts": json.dumps(plan.facts, sort_keys=True, separators=(",", ":")),
     }
     return with_labels(labels, plan.labels_beside)
@@ -316,29 +315,3 @@ def facts_of(labels: Any) -> dict[str, Any] | None:
     except (KeyError, TypeError, ValueError):
         return None
     return found if isinstance(found, dict) and {"layout", "capabilities"} <= set(found) else None
-
-
-# ── what a container must still be when it is adopted ────────────────────────────────────────────────────────────────
-
-_HOST_KEYS = (
-    "CapAdd", "CapDrop", "SecurityOpt", "Privileged", "ReadonlyRootfs", "NetworkMode", "IpcMode", "PidMode", "UTSMode",
-    "UsernsMode", "CgroupnsMode", "Runtime", "Memory", "MemorySwap", "NanoCpus", "PidsLimit", "Binds", "Devices",
-    "Init", "Tmpfs",
-)  # fmt: skip
-
-
-def fingerprint(document: Mapping[str, Any]) -> str:
-    """Of the parts of a create body, or of an inspected container, that decide what its code may do and use. Empty
-    values are equal, however an engine writes them."""
-    config = document.get("Config") or document
-    host = document.get("HostConfig") or {}
-    facts: dict[str, Any] = {key: host.get(key) for key in _HOST_KEYS}
-    facts["CapAdd"] = sorted(f"CAP_{str(name).removeprefix('CAP_')}" for name in host.get("CapAdd") or ())
-    facts["Ulimits"] = sorted((str(u.get("Name")), u.get("Soft"), u.get("Hard")) for u in host.get("Ulimits") or ())
-    facts["Mounts"] = sorted(
-        (str(m.get("Type")), str(m.get("Source") or ""), str(m.get("Target")), bool(m.get("ReadOnly")))
-        for m in host.get("Mounts") or ()
-    )
-    facts |= {key: config.get(key) for key in ("User", "Entrypoint", "Cmd", "Tty", "OpenStdin")}
-    text = json.dumps({key: value or None for key, value in facts.items()}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from station.backends.docker.config import GVISOR_HOST_PIDS, Runtime
+from station.backends.docker.seccomp import SETTING, Profile
 from station.core.capabilities import Capabilities, Grade, GuestUid, Level, LimitReport
 from station.core.spec import Spec
 
@@ -35,6 +36,7 @@ class EngineFacts:
     os_type: str = ""
     machine: str = ""
     live_restore: bool = False
+    podman: bool = False
 
     @classmethod
     def parse(cls, info: Mapping[str, Any], api: tuple[int, int]) -> EngineFacts:
@@ -57,6 +59,7 @@ class EngineFacts:
             os_type=str(info.get("OSType", "")),
             machine=str(info.get("Architecture", "")),
             live_restore=info.get("LiveRestoreEnabled") is True,
+            podman="Podman" in str(info.get("ServerVersion", "")),
         )
 
 
@@ -82,11 +85,16 @@ class Trial:
     """Whether its /proc is gVisor's, not the machine's."""
     containment: str
     seccomp: bool
+    """Whether the guest can filter user code."""
     separate_uid: bool
     tmp_bytes: int | None
     """Size of /tmp as programs see it."""
     quota: bool
     """Whether the engine's volumes can have a size."""
+    filtered: bool
+    """Whether the container's seccomp profile is in force on the guest itself."""
+    doors_shut: bool
+    """Whether the guest has tried io_uring and the sockets that engines' own profiles let through, in vain."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +130,33 @@ def refusal(facts: EngineFacts) -> Verdict | None:
     return None
 
 
+def unconfined(runtime: Runtime, trial: Trial) -> Verdict | None:
+    """Why no more boxes are made once one has run: its container's profile was not in force; `None`: it was, or the box
+    has a kernel of its own, which system calls of the machine's do not reach."""
+    if trial.filtered or (runtime.sandboxed_kernel and trial.gvisor):
+        return None
+    return Verdict(
+        f"a box of the runtime {runtime.name} ran without the seccomp profile that it was made with",
+        "let the runtime apply seccomp (runc: built with seccomp; Kata: disable_guest_seccomp = false), or choose "
+        "another in sandbox.docker_runtime",
+    )
+
+
 def grade_of(runtime: Runtime, *, gvisor: bool) -> Grade:
     """A kernel of its own is believed when the box shows it."""
     return Grade.USER_KERNEL if runtime.sandboxed_kernel and gvisor else Grade.CONTAINER
 
 
-def capabilities_of(facts: EngineFacts, runtime: Runtime, trial: Trial, images: Mapping[str, str]) -> Capabilities:
-    """What `probe` answers once a trial box has run. `images`: by runtime, `linux` for none."""
+def capabilities_of(
+    facts: EngineFacts,
+    runtime: Runtime,
+    trial: Trial,
+    images: Mapping[str, str],
+    *,
+    profile: Profile | None = None,
+) -> Capabilities:
+    """What `probe` answers once a trial box has run. `images`: by runtime, `linux` for none; `profile`: the operator's,
+    where there is one."""
     return Capabilities(
         "docker",
         available=True,
@@ -137,12 +165,13 @@ def capabilities_of(facts: EngineFacts, runtime: Runtime, trial: Trial, images: 
         network="none",
         guest_uid=GuestUid.SEPARATE if trial.separate_uid else GuestUid.SHARED,
         containment=trial.containment,
+        seccomp=trial.seccomp,
         images=True,
         image=images["linux"],
         runtime_images={name: image for name, image in images.items() if name != "linux"},
         mounts=False,
         powers=("measurable",),
-        notes=notes(facts, runtime, trial, images["linux"]),
+        notes=(*notes(facts, runtime, trial, images["linux"]), *seccomp_notes(runtime, trial, profile)),
     )
 
 
@@ -182,21 +211,38 @@ def limit_reports(facts: EngineFacts, runtime: Runtime, trial: Trial) -> dict[st
 
 def notes(facts: EngineFacts, runtime: Runtime, trial: Trial, default_image: str) -> tuple[str, ...]:
     """For doctor."""
-    name = f"Docker Engine {facts.version}, API {facts.api[0]}.{facts.api[1]}, cgroup v{facts.cgroup_version}"
+    engine = "Engine" if facts.podman else "Docker Engine"
+    name = f"{engine} {facts.version}, API {facts.api[0]}.{facts.api[1]}, cgroup v{facts.cgroup_version}"
     said = [f"{name}, runtime {runtime.name}{' (gVisor)' if runtime.sandboxed_kernel else ''}, image {default_image}"]
-    layers = [f"seccomp ({'ours' if facts.seccomp == 'unconfined' else 'the engine’s'}, and the guest’s on user code)"]
+    layers = ["seccomp"] if trial.filtered or trial.seccomp else []
     layers += ["AppArmor"] if facts.apparmor else []
     layers += ["rootless"] if facts.rootless else []
     layers += ["user namespaces"] if facts.userns else []
-    said.append("in force: " + ", ".join(layers))
-    if not trial.seccomp:
-        said.append("the guest cannot filter system calls of user code in this runtime")
+    said.append("in force: " + (", ".join(layers) or "nothing beyond namespaces and capabilities"))
     if "swap" not in facts.controllers:
         said.append("the kernel does not account swap: memory may be swapped beyond the limit (swapaccount=1)")
-    if not facts.live_restore:
+    if facts.podman:
+        said.append("Podman ends a box with its connection: what runs does not survive its station, files do")
+    elif not facts.live_restore:
         said.append('boxes end when the engine restarts; "live-restore": true in its daemon.json keeps them')
     if runtime.sandboxed_kernel and not trial.gvisor:
         said.append(f"the runtime {runtime.name} shows the machine's own kernel: its grade is container")
+    return tuple(said)
+
+
+def seccomp_notes(runtime: Runtime, trial: Trial, profile: Profile | None) -> tuple[str, ...]:
+    """Which filter holds whom, as a trial box has shown it."""
+    whose = f"the operator's profile {profile.fingerprint[:12]}" if profile else "Station's own profile"
+    if trial.filtered:
+        said = [f"seccomp: {whose} on everything in a box"]
+    else:
+        said = [f"seccomp: {whose} is given, but {runtime.name} has a kernel of its own and does not apply it"]
+    said[0] += "; the guest's filter on user code" if trial.seccomp else ""
+    if not trial.seccomp:
+        said.append("the guest cannot filter system calls of user code in this runtime")
+    if trial.filtered and not trial.doors_shut:
+        help_ = f"leave them out of the file of {SETTING}" if profile else "only the guest's filter keeps user code out"
+        said.append(f"io_uring, AF_VSOCK or AF_ALG is open to the guest itself: {help_}")
     return tuple(said)
 
 

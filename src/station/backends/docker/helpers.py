@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,35 +21,70 @@ from station.backends.docker.config import (
     ownership,
 )
 from station.backends.docker.engine import Engine
-from station.core.errors import BackendUnavailable, Conflict, InternalError, NotFound, StationError, Unavailable
+from station.core.errors import BackendUnavailable, Conflict, NotFound, StationError, Unavailable
 from station.guest.binary import GUEST_VERSION
+
+log = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 30.0
 INSTALL_SECONDS = 30.0
 _INSTALLER = "stn-guest-installer"
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_PASSING = ("resource_conflict", "engine_error", "nonsense")
 
 
 async def remove(engine: Engine, container: str) -> None:
-    """Until it is gone. Raises InternalError if it is not within its time; a refusal that may pass is tried again."""
+    """Until it is gone. A refusal that may pass is tried again, and logged; raises Unavailable with the last one if it
+    is not gone within `REMOVE_SECONDS`."""
+
+    async def once() -> StationError | None:
+        try:
+            await engine.remove(container)
+        except NotFound:
+            if await engine.inspect(container) is not None:
+                return Conflict("the engine says that there is none, and tells about it")
+        return None
+
+    await _until_gone(once, f"the container {container[:12]}")
+
+
+async def remove_volume(engine: Engine, name: str) -> None:
+    """As `remove`: a container that has it may be going just now."""
+
+    async def once() -> StationError | None:
+        await engine.remove_volume(name)
+        return None
+
+    await _until_gone(once, f"the volume {name}")
+
+
+async def _until_gone(once: Callable[[], Awaitable[StationError | None]], what: str) -> None:
     pause = _FIRST_PAUSE
+    last: StationError | None = None
     try:
         async with asyncio.timeout(REMOVE_SECONDS):
-            while True:
-                try:
-                    await engine.remove(container)
-                    return
-                except NotFound:
-                    return
-                except (Conflict, Unavailable) as error:
-                    # Another removes it just now, or something still holds its file system; not so an absent engine.
-                    if error.detail.get("engine") not in ("resource_conflict", "engine_error"):
-                        raise
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+            while (refused := await _refusal(once)) is not None:
+                last = refused
+                if pause == _LONGEST_PAUSE:
+                    log.warning("%s is not removed yet: %s", what, last.message)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
     except TimeoutError as error:
-        raise InternalError(f"the engine did not remove the container {container[:12]}") from error
+        why = f": {last.message}" if last is not None else ""
+        sentence = f"the engine did not remove {what} within {REMOVE_SECONDS:g} s{why}"
+        raise Unavailable(sentence, engine="engine_error") from error
+
+
+async def _refusal(once: Callable[[], Awaitable[StationError | None]]) -> StationError | None:
+    """Of one try. `None`: it is gone. Raises what will not pass, and an absent engine's error."""
+    try:
+        return await once()
+    except (Conflict, Unavailable) as error:
+        # Another removes it just now, or something still holds its file system.
+        if error.detail.get("engine") not in _PASSING:
+            raise
+        return error
 
 
 class Helpers:
@@ -61,7 +97,8 @@ class Helpers:
         self._digest = hashlib.sha256(self._guest).hexdigest()
         self._shells: dict[str, str] = {}
         self._installed = False
-        self._busy = asyncio.Lock()
+        self._busy: dict[str, asyncio.Lock] = {}
+        self._installing = asyncio.Lock()
 
     @property
     def volume(self) -> str:
@@ -69,12 +106,14 @@ class Helpers:
         return f"stn-guest-{GUEST_VERSION}-{self._digest[:12]}"
 
     async def shell_of(self, image: Image, runtime: Runtime) -> str:
-        """The guest's volume is in order when this returns, and the image's shell is known: bash, else sh."""
-        async with self._busy:
+        """The guest's volume is in order when this returns, and the image's shell is known: bash, else sh. An image
+        that an engine is slow to look into holds up nobody who wants another one."""
+        async with self._busy.setdefault(image.id, asyncio.Lock()):
             if not self._installed or image.id not in self._shells:
                 await self._engine.create_volume(self.volume, self._labels())
                 if not await self._look(image):
-                    await self._install(image, runtime)
+                    async with self._installing:
+                        await self._install(image, runtime)
                 self._installed = True
             return self._shells[image.id]
 

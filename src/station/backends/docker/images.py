@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,8 +9,11 @@ from typing import Any
 
 from station.backends.docker.config import Image, check_image
 from station.backends.docker.engine import Engine
+from station.backends.docker.pulls import Pulls
+from station.backends.docker.registry import Logins, RegistryAuth
 from station.core.errors import InvalidInput, Unavailable
 from station.core.spec import Spec
+from station.core.wire import PullView
 
 BY_RUNTIME = {"python": "python:3.11-slim", "node": "node:20-slim", "bash": "ubuntu:22.04", "linux": "ubuntu:22.04"}
 _ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
@@ -31,6 +33,7 @@ class Images:
         by_runtime: Mapping[str, str],
         default: str | None = None,
         pull: Pull = Pull.NEVER,
+        logins: Logins | None = None,
     ) -> None:
         """`by_runtime` goes before `default`, and `default` before the built-in names."""
         for name in (*by_runtime.values(), *([default] if default is not None else [])):
@@ -39,7 +42,8 @@ class Images:
         self._by_runtime = by_runtime
         self._default = default
         self._pull = pull
-        self._pulling: dict[str, asyncio.Task[None]] = {}
+        self._pulls = Pulls(engine, logins or Logins(RegistryAuth()))
+        self._seen: set[str] = set()
 
     def name_for(self, spec: Spec) -> str:
         if spec.image is not None:
@@ -58,33 +62,34 @@ class Images:
         return list(dict.fromkeys(name for group in named for name in group))
 
     async def resolve(self, name: str, *, pinned: str | None = None) -> Image:
-        """What `name` means now, or the very one that is pinned. Raises InvalidInput for one that the engine lacks."""
+        """What `name` means now, or the very one that is pinned. Raises InvalidInput for one that the engine lacks,
+        and what `Pulls.pull` raises."""
         check_image(name)
         wanted = pinned or name
         found = await self._engine.image(wanted)
         if found is None and self._pull is Pull.MISSING and pinned is None:
-            await self._pull_once(name)
+            await self._pulls.pull(name)
             found = await self._engine.image(wanted)
         if found is None:
+            self._seen.discard(name)
             raise _missing(name, pinned)
         image = parse_image(name, found)
         if pinned is not None and image.id != pinned:
             raise Unavailable(f"the engine was asked for the image {pinned} and gave another one")
+        self._seen.add(name)
         return image
 
-    async def _pull_once(self, name: str) -> None:
-        """One pull for all that wait for it; the last who leaves ends it."""
-        task = self._pulling.get(name)
-        if task is None:
-            task = self._pulling[name] = asyncio.create_task(self._engine.pull(name), name=f"pull {name}")
-            task.add_done_callback(lambda _: self._pulling.pop(name, None))
-        await asyncio.shield(task)
+    async def fetch(self, name: str) -> None:
+        """Pulls it where that is wanted and needed. Cheap for one that was seen before; raises as `resolve`, also for
+        one that is missing and not to be pulled."""
+        if name not in self._seen:
+            await self.resolve(name)
+
+    def pulls(self) -> list[PullView]:
+        return self._pulls.views()
 
     async def aclose(self) -> None:
-        tasks = list(self._pulling.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pulls.aclose()
 
 
 def parse_image(name: str, found: Mapping[str, Any]) -> Image:

@@ -88,6 +88,7 @@ class LiveFake:
         kept = self._persistent(ephemeral=spec.ephemeral)
         self.tree.mount(LAYOUT.home.encode(), kept.home)
         self.tree.mount(LAYOUT.workspace.encode(), kept.workspace)
+        self.tree.mount(f"{LAYOUT.home}/workspace".encode(), kept.workspace)
         self.tree.mount(LAYOUT.tmp.encode(), self.tree.new_directory(0o777))
         self.guest = FakeGuest(self.tree, self._clock, programs, faults=self.faults, die=self.die)
 
