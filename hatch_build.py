@@ -1,4 +1,5 @@
-"""Compiles the guest while the package is built, so that nobody who installs Station needs a toolchain."""
+"""Compiles the guest, and the program of `stn doctor --attack`, while the package is built, so that nobody who installs
+Station needs a toolchain."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ ARCHES = ("x86_64", "aarch64")
 
 
 class GuestBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts ``stn-guest-<arch>`` into ``src/station/guest/bin/`` before the wheel is packed."""
+    """Puts ``guest/bin/stn-guest-<arch>`` and ``_attacks/stn-attack-<arch>`` into ``src/station/`` before the wheel is
+    packed."""
 
     PLUGIN_NAME = "custom"
 
@@ -28,13 +30,13 @@ class GuestBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 self.app.display_warning(f"no guest is built: {recipe} does not exist")
                 return
             raise FileNotFoundError(f"cannot build the guest: {recipe} is missing")
-        out_dir = root / "src" / "station" / "guest" / "bin"
-        out_dir.mkdir(parents=True, exist_ok=True)
-        _load(recipe).build(out_dir, ARCHES)
-        # Both binaries are static programs for Linux, chosen at run time: the wheel stays `py3-none-any`.
-        missing = [arch for arch in ARCHES if not os.access(out_dir / f"stn-guest-{arch}", os.X_OK)]
-        if missing:
-            raise RuntimeError(f"guest/build.py made no binary for: {', '.join(missing)}")
+        package = root / "src" / "station"
+        build = _load(recipe)
+        made = [*build.build(package / "guest" / "bin", ARCHES), *build.build_attacks(package / "_attacks", ARCHES)]
+        # All are static programs for Linux, chosen at run time: the wheel stays `py3-none-any`.
+        missing = [path.name for path in made if not os.access(path, os.X_OK)]
+        if missing or len(made) != 2 * len(ARCHES):
+            raise RuntimeError(f"guest/build.py made no program: {', '.join(missing) or 'some are missing'}")
 
 
 def _load(path: Path) -> Any:

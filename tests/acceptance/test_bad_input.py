@@ -278,7 +278,7 @@ def test_without_bwrap_the_backend_says_what_helps_and_host_is_no_fallback(tmp_p
         assert body["detail"]["remedy"]
         done = stn("open", "never")
         assert (done.returncode, done.stdout) == (125, b"")
-        known = {answer["backend"]: answer for answer in json.loads(stn("doctor", "--json").stdout)}
+        known = {answer["backend"]: answer for answer in json.loads(stn("doctor", "--json").stdout)["backends"]}
         assert (known["bubblewrap"]["available"], bool(known["bubblewrap"]["remedy"])) == (False, True)
         assert json.loads(stn("ls", "--json").stdout) == {"sandboxes": []}
         assert stn("run", "--backend", "host", "-c", "print(1)").stdout == b"1\n"

@@ -17,9 +17,8 @@ import pytest
 import typer
 
 from station.cli.app import app
-from station.core.capabilities import Capabilities
 from station.core.codec import from_plain, to_plain
-from station.core.wire import ProcessView, RunResult, SandboxView
+from station.core.wire import Diagnosis, ProcessView, RunResult, SandboxView
 
 from .conftest import Stn, state_directory, stn_of
 
@@ -190,7 +189,7 @@ JSON: list[tuple[list[str], Callable[[Any], object]]] = [
     (["exec", "--json", "box", "--", "kill -9 $$"], one(ProcessView)),
     (["exec", "--json", "--detach", "box", "--", "true"], one(ProcessView)),
     (["ps", "--json", "box"], many("processes", ProcessView)),
-    (["doctor", "--json"], lambda data: [one(Capabilities)(item) for item in data]),
+    (["doctor", "--json"], one(Diagnosis)),
     (["version", "--json"], lambda data: data["version"]),
 ]
 

@@ -116,7 +116,7 @@ def test_output_for_which_there_is_no_room_is_a_gap_that_is_told(small: Path) ->
         assert sandbox.exec("head -c 1M /dev/zero").stdout_omitted_bytes == 0
 
 
-def test_a_full_workspace_keeps_the_old_file_and_works_again(small: Path) -> None:
+def test_fb_b67_a_full_workspace_keeps_the_old_file_and_works_again(small: Path) -> None:
     with connect(small) as client, client.open("box") as sandbox:
         sandbox.files.write("f", b"old")
         ballast = fill(small)
@@ -129,7 +129,7 @@ def test_a_full_workspace_keeps_the_old_file_and_works_again(small: Path) -> Non
         assert sandbox.files.stat("f").size == 300_000
 
 
-def test_a_command_that_fills_the_disk_sees_it_and_the_station_goes_on(small: Path) -> None:
+def test_fb_b67_a_command_that_fills_the_disk_sees_it_and_the_station_goes_on(small: Path) -> None:
     with connect(small) as client, client.open("box") as sandbox:
         filled = sandbox.exec("head -c 100M /dev/zero > fill; echo code $?")
         assert "No space left" in filled.stderr

@@ -22,16 +22,13 @@ import pytest
 
 from station import Client, Sandbox, connect, errors
 from station.core.endings import EndingKind
+from tests.chaos.conftest import pid_of
 from tests.chaos.test_kill import REFUSED_SOCKET
 from tests.observer import Observer, pids
 
 from .conftest import Stn, state_directory
 
 pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
-
-
-def pid_of(home: Path) -> int:
-    return int((home / "station.lock").read_text())
 
 
 def test_files_of_one_command_are_there_for_the_next_and_processes_are_not(anywhere: Sandbox) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from station import Client, Limits, connect, errors
+from station import Client, Limits, Sandbox, connect, errors
 from station.core.capabilities import Level
 from tests.chaos.test_kill import REFUSED_SOCKET
 from tests.observer import Observer
 
 from .conftest import state_directory, stn_of
 from .test_docker import PROOFS as DOCKER_PROOFS
+from .test_registry import PROOFS as REGISTRY_PROOFS
 
 pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -78,6 +79,36 @@ def sandboxes_are_switched_off() -> None:
         assert client.list() == []
 
 
+@proves("sandbox.serves_others", "sandbox.minimum_isolation")
+def code_of_others_runs_where_no_layer_is_missing() -> None:
+    with state_directory("sandbox: {backend: bubblewrap, pool_size: 0}\n") as home, connect(home) as client:
+        with client.open("there") as sandbox:
+            sandbox.files.write("note", b"kept")
+            running = sandbox.start("sleep 1000")
+        client.stop()
+        file = home / "station.yaml"
+        file.write_text("sandbox: {backend: bubblewrap, pool_size: 0, serves_others: true}\n")
+        there = client.get("there")
+        for call in (lambda: client.open("new"), lambda: there.exec("true"), lambda: client.run("1")):
+            with pytest.raises(errors.Refused, match=r"minimum_isolation is container"):
+                call()
+        assert there.processes.get(running.id).view.state == "running"
+        assert there.files.read("note") == b"kept"
+        client.delete("there")
+        client.stop()
+        file.write_text(file.read_text().replace("true", "true, minimum_isolation: process"))
+        told = client.doctor()
+        here = next(answer for answer in told.backends if answer.backend == "bubblewrap")
+        lacking = [name for name in ("memory_mb", "pids") if here.limits[name].level is not Level.ENFORCED]
+        lacking += ["guest_uid"] if here.guest_uid == "shared" else []
+        assert sorted(one.layer for one in told.serves_others["bubblewrap"]) == sorted(lacking)
+        if lacking:
+            with pytest.raises(errors.Refused, match=lacking[0]):
+                client.run("print(1)")
+        else:
+            assert client.run("print(1)").check().stdout == "1\n"
+
+
 @proves("sandbox.backend", "sandbox.allow_host")
 def the_backend_is_the_operators() -> None:
     with state_directory("sandbox: {backend: host, allow_host: true}\n") as home, connect(home) as client:
@@ -111,6 +142,37 @@ def commands_at_once_are_bounded() -> None:
                 process.kill()
                 process.wait(20)
             assert sandbox.exec("true").ok
+
+
+@proves("sandbox.max_sandboxes")
+def sandboxes_at_once_are_bounded() -> None:
+    with state_directory("sandbox: {max_sandboxes: 2, pool_size: 0}\n") as home, connect(home) as client:
+        for name in ("a", "b", "a"):
+            client.open(name).close()
+        with pytest.raises(errors.LimitReached, match=r"sandbox\.max_sandboxes is 2"):
+            client.open("c")
+        assert client.run("print(1)").ok
+        client.delete("a")
+        client.open("c").close()
+        assert [view.name for view in client.list()] == ["b", "c"]
+
+
+@proves("sandbox.max_history", "sandbox.output_kept_bytes")
+def what_is_kept_of_commands_is_bounded() -> None:
+    def kept(sandbox: Sandbox) -> list[str]:
+        return [process.command[0] for process in sandbox.processes.list()]
+
+    with state_directory("sandbox: {max_history: 2, output_kept_bytes: 9, pool_size: 0}\n") as home:
+        with connect(home) as client, client.open("box") as sandbox:
+            for number in range(3):
+                sandbox.exec(f"echo 01234567{number}9")
+            result = sandbox.exec("echo 0123456739")
+            assert (result.stdout_bytes, result.stdout_omitted_bytes) == (b"0123" + b"6739\n", 2)
+            assert kept(sandbox) == ["echo 0123456729", "echo 0123456739"]
+            client.stop()
+        (home / "station.yaml").write_text("sandbox: {max_history: 1, pool_size: 0}\n")
+        with connect(home) as client:
+            assert kept(client.get("box")) == ["echo 0123456739"]
 
 
 @proves("sandbox.timeout_seconds", "sandbox.max_stdout_bytes")
@@ -207,7 +269,7 @@ def test_a_setting_changes_what_a_station_does(proof: Callable[[], None]) -> Non
 def test_every_key_of_the_page_is_proven() -> None:
     keys = set(re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(keys) > 10
-    assert keys - {"idle_minutes"} == set(PROOFS) | set(DOCKER_PROOFS)
+    assert keys - {"idle_minutes"} == set(PROOFS) | set(DOCKER_PROOFS) | set(REGISTRY_PROOFS)
 
 
 def test_the_environment_goes_before_the_file() -> None:

@@ -154,7 +154,7 @@ def test_ls_info_and_rm(stn: Stn, real: str):
 
 
 def test_doctor_tells_each_limit_of_each_backend(stn: Stn, real: str):
-    answers = {answer["backend"]: answer for answer in json.loads(stn("doctor", "--json").stdout)}
+    answers = {answer["backend"]: answer for answer in json.loads(stn("doctor", "--json").stdout)["backends"]}
     assert answers[real]["available"]
     assert all(report["by"] for report in answers[real]["limits"].values())
     assert b"memory_mb" in stn("doctor").stdout
@@ -165,7 +165,8 @@ def test_a_station_that_cannot_start_is_explained_by_doctor(stn: Stn, tmp_path: 
     done = stn("--home", str(tmp_path), "doctor")
     assert done.returncode == 125
     assert b"nonsense" in done.stderr
-    assert b"this machine: Linux" in done.stderr
+    assert b"kernel: Linux" in done.stderr
+    assert b"room for the state directory: " in done.stderr
     assert done.stderr.count(b"stn: ") == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 SHOWN = {
     "README.md": ["ten_lines.py"],
+    "docs/adapters.md": ["workspaces.py", "containers.py"],
     "docs/sdk.md": ["many.py", "follow.py", "files.py", "in_asyncio.py"],
 }
 SAID = {
@@ -19,6 +20,7 @@ SAID = {
     "many.py": ["exit code 0, '42'", "exit code 3", "timed_out, exit code 124"],
     "follow.py": ["step 1\nstep 2\nstep 3\n", "ended: exited 0", "stdout 0 typed"],
     "files.py": ["'/workspace/data/table.csv'", "a,b\n1,2\n", "path_refused"],
+    "workspaces.py": ["completed 0 45", "invalid_input 400", "['job/sum.py']"],
     "in_asyncio.py": ["['0', '1', '4', '9', '16']", "Linux"],
 }
 

@@ -280,7 +280,7 @@ def on_this_machine(line: str) -> bool:
 
 
 @pytest.mark.full
-async def test_two_hundred_calls_that_are_cancelled_at_any_moment_leave_nothing_running(real: str):
+async def test_fb_b50_two_hundred_calls_that_are_cancelled_at_any_moment_leave_nothing_running(real: str):
     async with station.aconnect() as client, await client.open("cancelled") as sandbox:
         line = f"sleep 303.{os.getpid()}"
         calls: list[asyncio.Future[object]] = []

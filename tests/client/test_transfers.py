@@ -48,7 +48,7 @@ def test_output_that_ends_without_the_end_of_the_process_is_asked_for_again(stub
     assert [c.data for c in chunks] == [b"a", b"b"]
 
 
-def test_output_that_never_ends_properly_is_no_success(stub: Stub):
+def test_fb_b16_output_that_never_ends_properly_is_no_success(stub: Stub):
     with pytest.raises(errors.StationUnreachable, match="without saying"):
         output(stub, *[[] for _ in range(10)])
 

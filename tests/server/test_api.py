@@ -56,6 +56,12 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("POST", "/sandboxes", {"name": "a", "mount": {"source": "rel"}}, "mount", "absolute"),
     ("POST", "/sandboxes", {"name": "a", "mount": {"sorce": "/x"}}, "mount.sorce", "did you mean 'source'"),
     ("POST", "/sandboxes", {"name": "a", "backend": "dokcer"}, "backend", "fake"),
+    ("POST", "/sandboxes", {"name": "a", "network": "host"}, "network", "nobody's to ask for"),
+    ("POST", "/sandboxes", {"name": "a", "network": "container:x"}, "network", "nobody's to ask for"),
+    ("POST", "/sandboxes", {"name": "a", "labels": {"station.id": "x"}}, "labels", "unknown"),
+    ("POST", "/sandboxes", {"name": "a", "privileged": True}, "privileged", "unknown"),
+    ("POST", "/sandboxes", {"name": "a", "binds": ["/:/host"]}, "binds", "unknown"),
+    ("POST", "/runs", {"code": "", "network": "host"}, "network", "nobody's to ask for"),
     ("POST", "/sandboxes", [], "", "object"),
     ("POST", "/runs", {"code": "", "runtim": "python"}, "runtim", "did you mean 'runtime'"),
     ("POST", "/runs", {"code": "", "runtime": "perl"}, "runtime", "python"),
@@ -271,7 +277,10 @@ async def test_the_station_tells_of_itself(api: Api) -> None:
     await api.open()
     view = (await api.call("GET", "/station")).json()
     assert (view["sandboxes"], view["live_boxes"], view["default_backend"], view["pid"]) == (1, 1, "fake", os.getpid())
-    assert [item["backend"] for item in (await api.call("GET", "/doctor")).json()] == ["fake"]
+    told = (await api.call("GET", "/doctor")).json()
+    assert [item["backend"] for item in told["backends"]] == ["fake"]
+    assert {check["id"] for check in told["checks"]} >= {"kernel", "seccomp", "disk", "clock"}
+    assert "grade" in [missing["layer"] for missing in told["serves_others"]["fake"]]
     assert (await api.client.get("/healthz")).json()["status"] == "ok"
 
 

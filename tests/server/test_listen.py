@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -162,10 +163,16 @@ def test_where_it_listens_is_in_a_file_as_long_as_it_does(serve: Callable[..., S
         socket.create_connection(("127.0.0.1", int(told["url"].rpartition(":")[2]))).close()
 
 
+def _descriptors(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(descriptor)
+
+
 def test_without_the_setting_no_port_is_opened_and_no_token_made(serve: Callable[..., Served]) -> None:
     served = serve("json")
     assert (served.told["url"], served.told["token_file"]) == (None, None)
-    inodes = {os.readlink(f"/proc/{served.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{served.process.pid}/fd")}
+    inodes = set(_descriptors(served.process.pid))
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
     assert [line for line in lines if f"socket:[{line[9]}]" in inodes] == []
     assert not (served.home / "operator.token").exists()

@@ -173,7 +173,7 @@ async def test_what_is_unused_is_looked_for_once_in_each_interval(machine: Machi
 
 
 @pytest.mark.parametrize(("seconds", "stays"), [(3600, True), (None, False)], ids=["limited", "unlimited"])
-async def test_a_running_command_keeps_its_sandbox_only_with_a_time_limit_and_over_a_restart(
+async def test_fb_b32_a_running_command_keeps_its_sandbox_only_with_a_time_limit_and_over_a_restart(
     machine: Machine, seconds: float | None, stays: bool
 ) -> None:
     set_(machine, idle_timeout_minutes=10.0)

@@ -75,6 +75,7 @@ def open_(
             best_effort=best_effort,
             timeout_seconds=timeout,
             temporary=temporary,
+            progress=False if json else None,
         )
     if json:
         print_json(sandbox.view)

@@ -27,7 +27,10 @@ BackendOption = Annotated[
 ]
 ImageOption = Annotated[str | None, typer.Option(metavar="I", help="Root file system, on backends that have images.")]
 NetworkOption = Annotated[
-    str | None, typer.Option(metavar="none|public|LIST", help="What may be reached. [default: none]")
+    str | None,
+    typer.Option(
+        metavar="none|public|LIST", help="What may be reached. [default: none; on docker what the operator gives]"
+    ),
 ]
 EnvOption = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; K alone takes its value from here.")

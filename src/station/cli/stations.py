@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -15,11 +12,13 @@ import typer
 from station.core.display import escape
 from station.core.errors import StationUnreachable
 
+from .attack import AttackedOption, AttackOption
+from .attack import attack as run_attacks
+from .diagnosis import audit_lines, report
 from .shared import JsonOption, complain, connect, print_json
-from .text import ago, table
+from .text import ago
 
 if TYPE_CHECKING:
-    from station.core.capabilities import Capabilities
     from station.core.wire import StationView
 
 
@@ -84,95 +83,43 @@ def version(*, json: JsonOption = False) -> None:
     print_json({"version": __version__}) if json else print(f"stn {__version__}")
 
 
-def doctor(*, json: JsonOption = False) -> None:
+def doctor(*, attack: AttackOption = False, backend: AttackedOption = None, json: JsonOption = False) -> None:
     """Show what is enforced on this machine, by what, or why not.
 
-    For each backend, limit by limit, with what would help where something cannot be enforced.
+    For each backend, limit by limit, with what would help where something cannot be enforced; then the audit of this
+    machine and of the engine, check by check; then which backend may run code of others (sandbox.serves_others).
+    Exits with 1 where no backend works.
+
+    With --attack each backend that isolates (docker with the runtime that is set) is attacked from within temporary
+    sandboxes, which nothing outlives, and the table says what held.
+    What could hurt this machine if a sandbox held nothing is left out: setting the clock, reboot and swap, ending or
+    slowing other processes, using up descriptors, filling disks. Then it exits with 0 where all that is guaranteed
+    held, 1 where an attack got somewhere, 125 where something could not be tried.
     """
+    if attack or backend:
+        raise typer.Exit(run_attacks(backend or [], asked=attack, as_json=json))
     with connect() as client:
         try:
-            answers = client.doctor()
+            found = client.doctor()
         except StationUnreachable as error:
-            code = complain(error, as_json=json)
-            if not json:
-                print("\n".join(_facts()), file=sys.stderr)
-            raise typer.Exit(code) from None
+            raise typer.Exit(_without_station(error, Path(client.home), as_json=json)) from None
     if json:
-        print_json(answers)
+        print_json(found)
     else:
-        print("\n\n".join([*(_report(answer) for answer in answers), "\n".join(_facts())]))
-    raise typer.Exit(0 if any(answer.available for answer in answers) else 1)
+        print(report(found, colours=sys.stdout.isatty()))
+    raise typer.Exit(0 if any(answer.available for answer in found.backends) else 1)
 
 
-def _report(answer: Capabilities) -> str:
-    if not answer.available:
-        lines = [f"{answer.backend}: does not work here: {escape(answer.reason or 'no reason was given')}"]
-        return "\n".join([*lines, *([f"  to change that: {escape(answer.remedy)}"] if answer.remedy else [])])
-    head = f"{answer.backend}: works; isolation {answer.grade}, network {answer.network}"
-    images = "yes" if answer.images else "no"
-    facts = f"  guest uid {answer.guest_uid}; children end by {answer.containment}; images: {images}"
-    rows = [
-        (
-            name,
-            report.level.replace("_", " "),
-            "-" if report.value is None else f"{report.value:g}",
-            report.by,
-            report.remedy or "",
-        )
-        for name, report in answer.limits.items()
-    ]
-    limits = [table(("LIMIT", "HERE", "VALUE", "BY, OR WHY NOT", "WHAT WOULD HELP"), rows, indent="  ")] if rows else []
-    return "\n".join([head, facts, *limits, *(f"  {escape(line)}" for line in answer.notes)])
+def _without_station(error: StationUnreachable, home: Path, *, as_json: bool) -> int:
+    """What the machine tells is the same, and may say why none could be started."""
+    from station.core.audit import machine_checks
+    from station.core.codec import to_plain
+    from station.machine import look
 
-
-def _facts() -> list[str]:
-    """What a person who helps will ask first; nothing here needs a station."""
-    machine = (
-        f"this machine: Linux {platform.release()} on {platform.machine()}, Python {platform.python_version()}, "
-        f"user {os.geteuid()}, bwrap {shutil.which('bwrap') or 'from the wheel, if it is installed'}"
-    )
-    lines = [machine]
-    release = platform.release().lower()
-    if "microsoft" in release:
-        lines.append("this is WSL" + ("" if "wsl2" in release else " 1, which has no Linux kernel: WSL 2 is needed"))
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        lines.append("this is inside a container, whose own rules may forbid user namespaces")
-    if _in_chroot():
-        lines.append(
-            "this is inside a chroot, where the kernel allows no user namespaces; a container or nspawn would do"
-        )
-    for name, meaning in _SWITCHES.items():
-        try:
-            value = Path("/proc/sys", name).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        lines += [meaning] if value == _CLOSED[name] else []
-    if any(name.startswith("DAGGER_") for name in os.environ):
-        lines.append("DAGGER_* is set and not used: code runs on the backends above")
-    return lines
-
-
-def _in_chroot() -> bool:
-    """Whether the root directory is no mount point."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return False
-    return not any(line.split(" ")[4] == "/" for line in mounts)
-
-
-_SWITCHES = {
-    "kernel/apparmor_restrict_unprivileged_userns": (
-        "AppArmor restricts user namespaces (Ubuntu's rule); to lift it until the next boot: "
-        "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-    ),
-    "kernel/unprivileged_userns_clone": (
-        "user namespaces are closed to users: sudo sysctl kernel.unprivileged_userns_clone=1"
-    ),
-    "user/max_user_namespaces": "no user namespaces may be made: sudo sysctl user.max_user_namespaces=15000",
-}
-_CLOSED = {
-    "kernel/apparmor_restrict_unprivileged_userns": "1",
-    "kernel/unprivileged_userns_clone": "0",
-    "user/max_user_namespaces": "0",
-}
+    checks = machine_checks(look(home))
+    if as_json:
+        error.detail["checks"] = to_plain(checks)
+    code = complain(error, as_json=as_json)
+    if not as_json:
+        print(audit_lines(checks, colours=sys.stderr.isatty()), file=sys.stderr)
+    return code

@@ -29,6 +29,23 @@ async def last_act(work: Callable[[str], Awaitable[None]], what: str, seconds: f
             await work(what)
 
 
+async def watching(work: Callable[[], Awaitable[T]], look: Callable[[], Awaitable[None]], every_seconds: float) -> T:
+    """The result of `work`; until it is there, `look` is called again and again. An error of `look` ends that alone."""
+
+    async def looking() -> None:
+        with suppress(StationError):
+            while True:
+                await asyncio.sleep(every_seconds)
+                await look()
+
+    task = asyncio.create_task(looking())
+    try:
+        return await work()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def each(
     work: Callable[[T], Awaitable[R]], items: Iterable[T], concurrency: int, _abort: Callable[[], object]
 ) -> AsyncIterator[tuple[int, R]]:

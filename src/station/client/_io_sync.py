@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -26,6 +27,24 @@ def last_act(work: Callable[[str], None], what: str, seconds: float) -> None:  #
     """Tries something on the way out although the caller is interrupted."""
     with suppress(StationError):
         work(what)
+
+
+def watching(work: Callable[[], T], look: Callable[[], None], every_seconds: float) -> T:
+    """The result of `work`; until it is there, `look` is called again and again. An error of `look` ends that alone."""
+    ended = threading.Event()
+
+    def looking() -> None:
+        with suppress(StationError):
+            while not ended.wait(every_seconds):
+                look()
+
+    thread = threading.Thread(target=looking, name="station-progress", daemon=True)
+    thread.start()
+    try:
+        return work()
+    finally:
+        ended.set()
+        thread.join()
 
 
 def each(

@@ -61,10 +61,16 @@ class Capabilities:
     limits: dict[str, LimitReport] = field(default_factory=dict)
     """By limit: memory_mb, cpus, pids, open_files, workspace_mb, tmp_mb, shm_mb, max_file_size_bytes."""
     network: str = "none"
-    """`none`: nothing but loopback within; `unrestricted`: the host's network."""
+    """What a box can reach whose caller names none. `none`: nothing but loopback within; `unrestricted`: whatever the
+    host or an engine's bridge reaches; `asserted by operator`: what, by the operator's word and by nothing that Station
+    has looked at, something else holds. Of a box: what that box can reach."""
+    operator_network: bool = False
+    """Whether that is a choice of the operator's; then `none` by name gives nothing."""
     guest_uid: GuestUid = GuestUid.SHARED
     containment: str = "unknown"
     """`pidns` or `subreaper`: how a command's descendants are ended with it."""
+    seccomp: bool | None = None
+    """Whether the guest filters the system calls of user code; `None`: nobody has told."""
     images: bool = False
     """Whether an explicit image may be asked for; else programs come from the host's /usr."""
     image: str | None = None

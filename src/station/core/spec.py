@@ -12,8 +12,24 @@ from .errors import InvalidInput
 
 RUNTIMES = ("python", "node", "bash")
 NETWORK_NONE = "none"
+NETWORK_OPERATOR = "operator"
+"""What the operator has given to boxes whose caller names no network; it follows the operator's setting."""
+ENGINE_NETWORKS = ("host", "default", "private", "slirp4netns", "pasta")
+"""Words of engines for the machine's own network, or for one that nobody has named: never a box's."""
 FORBID_EXTRA = {"extra": "forbid"}
 """How pydantic is to treat unknown keys, where untrusted input becomes one of these classes."""
+
+
+def check_network(network: str | None) -> None:
+    """Raises InvalidInput where a caller names a network of the machine or of an engine: those are not theirs."""
+    if network is None:
+        return
+    word = network.strip().lower()
+    if not word or word in (*ENGINE_NETWORKS, "bridge") or word.startswith(("container:", "ns:")):
+        raise InvalidInput(
+            f"the network {network[:80]!r} is nobody's to ask for; name none, or nothing for what the operator gives",
+            field="network",
+        )
 
 
 class LifecycleClass(StrEnum):
@@ -89,7 +105,7 @@ class Spec:
     """`None`: the host's /usr, or the backend's default image."""
     runtime: str | None = None
     network: str = NETWORK_NONE
-    """`none`, `public`, or a comma-separated allow list."""
+    """`none`, `operator`, `public`, or a comma-separated allow list."""
     limits: Limits = field(default_factory=Limits)
     best_effort: bool = False
     """Accepts a named limit that cannot be enforced."""

@@ -10,13 +10,15 @@ import base64
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .capabilities import Isolation
+from .audit import Check
+from .capabilities import Capabilities, Grade, Isolation
 from .endings import Ending
 from .errors import InvalidInput
 from .paths import WORKSPACE
 from .records import Usage
-from .spec import FORBID_EXTRA, RUNTIMES, Limits, Mount
+from .spec import FORBID_EXTRA, RUNTIMES, Limits, Mount, check_network
 from .states import PublicState
+from .tenancy import MINIMUM, Missing
 
 API = "/api/v1"
 DIGEST_BYTES = 32
@@ -119,6 +121,7 @@ class OpenRequest:
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_seconds)
+        check_network(self.network)
 
 
 @dataclass(frozen=True)
@@ -302,6 +305,7 @@ class RunRequest:
     def __post_init__(self) -> None:
         check_timeout(self.timeout_seconds)
         check_env(self.env)
+        check_network(self.network)
         if self.runtime not in RUNTIMES:
             raise InvalidInput(
                 f"runtime {self.runtime!r} is not known; choose {', '.join(RUNTIMES)}",
@@ -356,6 +360,36 @@ class SignalRequest:
 
 
 @dataclass(frozen=True)
+class Diagnosis:
+    """GET /doctor: what holds on this machine, looked at now."""
+
+    backends: list[Capabilities]
+    checks: list[Check]
+    """Of the host audit: of the machine, then of each engine."""
+    serves_others: dict[str, list[Missing]]
+    """By backend the required layers that are missing; none: it may run code of others."""
+    refuses: bool = False
+    """Whether this station serves others (`sandbox.serves_others`): then a backend with a missing layer is refused."""
+    minimum_isolation: Grade = MINIMUM
+    """The weakest grade that code of others may get."""
+
+
+@dataclass(frozen=True)
+class PullView:
+    """An image on its way to the engine."""
+
+    image: str
+    layers: int
+    """As many as are known yet."""
+    layers_done: int
+    done_bytes: int
+    total_bytes: int
+    """Of those layers whose size is known yet."""
+    seconds: float
+    """Since it began."""
+
+
+@dataclass(frozen=True)
 class StationView:
     """GET /station."""
 
@@ -372,4 +406,9 @@ class StationView:
     """Of commands and runs that name none."""
     max_stdout_bytes: int = DEFAULT_SHOWN_BYTES
     """Of each output stream, what the agent's tools show."""
+    settings: str = ""
+    """SHA-256 of the `station.yaml` that it has read, another where variables of its environment go before what that
+    says of sandboxes."""
+    pulls: tuple[PullView, ...] = ()
+    """Those under way."""
     api: int = 1

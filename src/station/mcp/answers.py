@@ -76,7 +76,7 @@ class OpenAnswer:
     created: bool
     """False: it was there, with its files."""
     network: str
-    """What it can reach: `none`, or `unrestricted`."""
+    """What it can reach: `none`, `unrestricted`, or `asserted by operator`."""
     isolation: str
     """Where it really runs: backend, isolation grade, network, image."""
     timeout_seconds: float

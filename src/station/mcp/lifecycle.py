@@ -5,7 +5,7 @@ from __future__ import annotations
 from station.client._async.sandbox import AsyncSandbox
 from station.core.errors import SandboxNotFound
 
-from . import texts
+from . import progress, texts
 from .answers import CloseAnswer, OpenAnswer
 from .call import Call, Reply
 from .caller import id_of
@@ -13,7 +13,8 @@ from .inputs import CloseInput, OpenInput
 
 
 async def open_(call: Call, wanted: OpenInput) -> Reply:
-    sandbox = await call.caller.open(wanted)
+    opening = call.caller.open(wanted)
+    sandbox = await progress.beside(opening, call.tell, progress.pulls_of(call.caller.client))
     view = sandbox.view
     idle = None if view.remove_at is None else round(view.remove_at - view.last_active_at)
     answer = OpenAnswer(

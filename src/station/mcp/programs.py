@@ -35,9 +35,10 @@ async def run(call: Call, wanted: RunInput) -> Reply:
         artifacts=wanted.artifacts,
         timeout_seconds=wanted.timeout_seconds,
         end_when_left=True,
+        progress=False,
         **call.caller.where(None),
     )
-    result = await progress.beside(work, call.tell)
+    result = await progress.beside(work, call.tell, progress.pulls_of(call.caller.client))
     most, room = station.max_stdout_bytes, call.caller.answer_bytes
     limits = RunLimits(wanted.timeout_seconds or station.timeout_seconds, most)
     return fitted(lambda cut: replies.run_reply(wanted, result, limits, cut, room), most, room)

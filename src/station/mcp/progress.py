@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from station.client._async.client import AsyncClient
 from station.client._async.sandbox import AsyncSandbox
 from station.core.display import plain
 from station.core.errors import StationError
@@ -53,6 +54,15 @@ async def output_of(sandbox: AsyncSandbox, process_id: str) -> AsyncIterator[str
     process = await sandbox.processes.get(process_id)
     async for chunk in process.output():
         yield chunk.text
+
+
+async def pulls_of(client: AsyncClient) -> AsyncIterator[str]:
+    """A line about each image that is pulled, every few seconds."""
+    while True:
+        await asyncio.sleep(SILENCE_SECONDS)
+        for pull in (await client.info()).pulls:
+            size = f", {pull.done_bytes >> 20} of {pull.total_bytes >> 20} MiB" if pull.total_bytes else ""
+            yield f"pulling {pull.image}: {pull.layers_done} of {pull.layers} layers{size}\n"
 
 
 async def _tell(tell: Tell, output: AsyncIterator[str] | None) -> None:

@@ -17,10 +17,10 @@ def one(value: Any, status: int = 200) -> Response:
     return Response(to_json(value), status, media_type=JSON)
 
 
-def many(key: str | None, values: list[Any]) -> Response:
-    """A list of them, under a key or bare."""
+def many(key: str, values: list[Any]) -> Response:
+    """A list of them, under a key."""
     listed = b"[" + b",".join(to_json(value) for value in values) + b"]"
-    return Response(listed if key is None else b'{"%s":%s}' % (key.encode(), listed), media_type=JSON)
+    return Response(b'{"%s":%s}' % (key.encode(), listed), media_type=JSON)
 
 
 def facts(http_status: int = 200, **values: Any) -> Response:

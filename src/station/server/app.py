@@ -37,6 +37,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/runs", sandboxes.run),
     ("DELETE", "/runs/{rid}", sandboxes.cancel_run),
     ("POST", "/sandboxes", sandboxes.open_),
+    ("POST", "/sandboxes/check", sandboxes.check),
     ("GET", "/sandboxes", sandboxes.list_),
     ("GET", _ONE, sandboxes.get),
     ("DELETE", _ONE, sandboxes.delete),

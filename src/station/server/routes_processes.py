@@ -24,6 +24,7 @@ async def exec_(station: Station, request: Request) -> Response:
     """The hot path."""
     wanted = await read_json(request, ExecRequest, LARGE_BODY)
     live = await live_box(station, request)
+    await station.admit(live)
     return answers.one(await while_connected(request, station.processes.exec(live, wanted)))
 
 
@@ -31,6 +32,7 @@ async def start(station: Station, request: Request) -> Response:
     Query(request)
     wanted = await read_json(request, ExecRequest, LARGE_BODY)
     live = await live_box(station, request)
+    await station.admit(live)
     record = await station.processes.start(live, wanted, default_timeout=None)
     return answers.one(await station.processes.get(live.uid, record.id), 201)
 

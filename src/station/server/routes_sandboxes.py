@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from station.core.errors import SandboxNotFound
+from station.core.errors import InvalidInput, SandboxNotFound
 from station.core.ids import is_tool_id, is_uid
 from station.core.wire import OpenRequest, RunRequest
 from station.worker.live import LiveBox
@@ -54,8 +54,16 @@ def begin_use(station: Station, request: Request, uid: str) -> str:
 async def open_(station: Station, request: Request) -> Response:
     Query(request)
     station.check_enabled()
-    record, created = await station.sandboxes.open(await read_json(request, OpenRequest))
+    wanted = await read_json(request, OpenRequest)
+    await while_connected(request, station.fetch(wanted))
+    record, created = await station.sandboxes.open(wanted)
     return answers.one(await sandbox_view(station, record, created=created), 201 if created else 200)
+
+
+async def check(station: Station, request: Request) -> Response:
+    Query(request)
+    station.check_enabled()
+    return answers.one(await station.would_be(await read_json(request, OpenRequest)))
 
 
 async def list_(station: Station, request: Request) -> Response:
@@ -73,15 +81,21 @@ async def get(station: Station, request: Request) -> Response:
 
 async def delete(station: Station, request: Request) -> Response:
     """Also where there is none: repeating is no error."""
-    keep_files = Query(request, "keep_files").flag("keep_files")
+    query = Query(request, "keep_files", "unless_busy")
+    keep_files, unless_busy = query.flag("keep_files"), query.flag("unless_busy")
+    if keep_files and unless_busy:
+        raise InvalidInput("give keep_files or unless_busy, not both", field="unless_busy")
     sid = sandbox_id(request)
     try:
         uid = station.uid(sid)
     except SandboxNotFound:
         return answers.nothing()
     tool_id = None if sid == uid else sid
-    change = station.sandboxes.save if keep_files else station.sandboxes.delete
-    await change(uid, tool_id=tool_id)
+    if keep_files:
+        await station.sandboxes.save(uid, tool_id=tool_id)
+    else:
+        is_busy = (lambda uid: bool(station.processes.running(uid))) if unless_busy else None
+        await station.sandboxes.delete(uid, tool_id=tool_id, is_busy=is_busy)
     return answers.nothing()
 
 

@@ -33,6 +33,8 @@ async def info(this: Station, _request: Request) -> Response:
             running_processes=len(this.processes.running()),
             timeout_seconds=this.settings.sandbox.timeout_seconds,
             max_stdout_bytes=this.settings.sandbox.max_stdout_bytes,
+            settings=this.settings.digest,
+            pulls=tuple(this.boxes.fetches()),
         )
     )
 
@@ -44,4 +46,4 @@ async def stop(this: Station, _request: Request) -> Response:
 
 
 async def doctor(this: Station, _request: Request) -> Response:
-    return answers.many(None, await this.doctor())
+    return answers.one(await this.doctor())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +16,22 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
+from station.backends.docker import OperatorNetwork
+from station.core.capabilities import Grade
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
 from station.core.suggest import suggestion
-from station.core.wire import DEFAULT_SHOWN_BYTES, DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, MIN_TIMEOUT_SECONDS
+from station.core.tenancy import MINIMUM
+from station.core.wire import (
+    DEFAULT_KEPT_BYTES,
+    DEFAULT_SHOWN_BYTES,
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_KEPT_BYTES,
+    MAX_TIMEOUT_SECONDS,
+    MIN_TIMEOUT_SECONDS,
+)
 from station.validate import from_plain
+from station.worker.journal import KEPT_FINISHED
 
 from . import listen
 
@@ -27,6 +40,9 @@ MAX_SHOWN_BYTES = 512 * 1024
 """The head of each stream that a record keeps."""
 _MOST_MINUTES = 1_000_000.0
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
+_VARIABLE = "variable"
+"""In a field's metadata: the variable of a key that has another than its place says."""
+_EXPANDED = re.compile(r"\$?\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 # Of the environment, but of no station: who reads them says so.
 _OTHERS = ("STN_HOME", "STN_TOKEN", "STN_FAIL", "STN_CODE_", "STN_TEST_")
 
@@ -45,6 +61,21 @@ class ImageSettings:
 
 
 @dataclass(frozen=True)
+class RegistryAuthSettings:
+    """The section `sandbox.registry_auth`: who the station is where the engine pulls images. Empty: nobody."""
+
+    __pydantic_config__ = _FORBID
+
+    username: str = field(default="", metadata={_VARIABLE: "STN_SANDBOX_REGISTRY_USERNAME"})
+    password: str = field(default="", metadata={_VARIABLE: "STN_SANDBOX_REGISTRY_PASSWORD"}, repr=False)
+    identity_token: str = field(default="", metadata={_VARIABLE: "STN_SANDBOX_REGISTRY_TOKEN"}, repr=False)
+    server_address: str = field(default="", metadata={_VARIABLE: "STN_SANDBOX_REGISTRY_SERVER"})
+    """The registry that they are for, and that alone gets them. Empty: Docker Hub."""
+    docker_config_path: str = field(default="", metadata={_VARIABLE: "STN_SANDBOX_REGISTRY_CONFIG"})
+    """A docker `config.json`, or its folder, for all other registries."""
+
+
+@dataclass(frozen=True)
 class SandboxSettings:
     """The section `sandbox:`."""
 
@@ -56,6 +87,10 @@ class SandboxSettings:
     """Used where the caller names none. Unset: the strongest that works here."""
     allow_host: bool = False
     """Whether the backend `host`, which isolates nothing, may be asked for."""
+    serves_others: bool = False
+    """Whether this station runs code of others: backends with a missing required layer are refused then."""
+    minimum_isolation: Grade = MINIMUM
+    """The weakest grade that code of others may get."""
     limits: Limits = field(default_factory=Limits)
     """Limits of every new sandbox and run that names none of its own. They count as named: refused where they cannot
     be kept."""
@@ -63,6 +98,12 @@ class SandboxSettings:
     """Boxes made ahead for each kind of run in use; 0: none."""
     max_processes: Annotated[int, Ge(1), Le(1000)] = 16
     """Commands that run at once in one sandbox."""
+    max_sandboxes: Annotated[int, Ge(1), Le(1_000_000)] | None = None
+    """Sandboxes that there may be at once. Unset: no bound."""
+    max_history: Annotated[int, Ge(1), Le(10_000)] = KEPT_FINISHED
+    """Commands that ended and are kept, with their output, of each sandbox."""
+    output_kept_bytes: Annotated[int, Ge(2), Le(MAX_KEPT_BYTES)] = DEFAULT_KEPT_BYTES
+    """Of each longer stream of a command in a sandbox, the first and the last half of so many are in the answers."""
     timeout_seconds: Annotated[float, Ge(MIN_TIMEOUT_SECONDS), Le(MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
     """Of runs, and of commands run to their end, where neither the caller nor the sandbox names one."""
     max_stdout_bytes: Annotated[int, Ge(1), Le(MAX_SHOWN_BYTES)] = DEFAULT_SHOWN_BYTES
@@ -79,8 +120,18 @@ class SandboxSettings:
     """The same for every runtime that has none in `images`."""
     docker_runtime: str | None = None
     """The engine's runtime, by its name there. Unset: the engine's default. Never replaced by another."""
+    docker_network: str = "none"
+    """Of boxes in an engine whose caller names none: `none`, `bridge`, or a network that the engine has."""
+    docker_network_restricted: bool = False
+    """Whether the operator asserts that something else holds what that network reaches."""
+    docker_seccomp: str | None = None
+    """Absolute path of the seccomp profile of boxes in an engine. Unset: Station's own."""
     pull: Literal["never", "missing"] = "never"
     """Whether an image that the engine lacks is pulled."""
+    registry_auth: RegistryAuthSettings = field(default_factory=RegistryAuthSettings)
+
+    def __post_init__(self) -> None:
+        OperatorNetwork(self.docker_network, self.docker_network_restricted)
 
 
 @dataclass(frozen=True)
@@ -97,6 +148,9 @@ class Settings:
     """After so long without a live box and without a request, a station that was started by itself ends. 0: never."""
     log_megabytes: Annotated[int, Ge(1), Le(1024)] = 8
     """Size of `station.log` before a new one begins; the two before it are kept."""
+    digest: str = ""
+    """SHA-256 of `station.yaml` as it was read, another where variables go before its section `sandbox:`, credentials
+    aside; never from the file."""
 
     def __post_init__(self) -> None:
         if self.listen is not None:
@@ -107,29 +161,66 @@ def load(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Environment over file over defaults. Raises InvalidInput for an unknown key, with a suggestion, or a value
     that is out of bounds; the sentence begins with where it stands."""
     path = home / FILE
-    values = _read(path) if path.exists() else {}
+    raw = _bytes(path) if path.exists() else b""
+    values = expanded(_read(path, raw), environ, where=f"{path}: ")
     if "home" in values:
         raise InvalidInput(f"{path}: home is set by --home or STN_HOME", field="home")
+    if "digest" in values:
+        raise InvalidInput(f"{path}: digest is told by a station, not to it", field="digest")
     from_plain(Settings, {**values, "home": home}, where=f"{path}: ")
-    _lay_over(values, environ)
-    return from_plain(Settings, {**values, "home": home}, where="environment over station.yaml: ")
+    laid = _lay_over(values, environ)
+    digest = hashlib.sha256(raw + "".join(f"\0{name}={value}" for name, value in laid).encode()).hexdigest()
+    return from_plain(Settings, {**values, "home": home, "digest": digest}, where="environment over station.yaml: ")
+
+
+def expanded(value: Any, environ: Mapping[str, str], *, where: str, key: str = "") -> Any:
+    """`value` with `${VAR}` and `${VAR:-default}` in its strings replaced, `$${` by `${`. Raises InvalidInput, which
+    names the variable and the key, for one that is not set."""
+    if isinstance(value, dict):
+        return {
+            name: expanded(item, environ, where=where, key=f"{key}.{name}" if key else str(name))
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [expanded(item, environ, where=where, key=key) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def one(found: re.Match[str]) -> str:
+        if found[0].startswith("$$"):
+            return found[0][1:]
+        if given := environ.get(found["name"]) or found["default"]:
+            return given
+        if found["default"] is None:
+            raise InvalidInput(
+                f"{where}{key} is to come from the variable {found['name']}, which is not set; set it where the "
+                f"station starts, or write ${{{found['name']}:-DEFAULT}}",
+                field=key,
+                variable=found["name"],
+            )
+        return ""
+
+    return _EXPANDED.sub(one, value)
 
 
 def variables(cls: type = Settings, prefix: str = "STN") -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every variable, and the place of its key."""
     hints = typing.get_type_hints(cls)
     for item in dataclasses.fields(cls):
-        if item.name == "home":
+        if item.name in ("home", "digest"):
             continue
-        name = f"{prefix}_{item.name.upper()}"
+        name = item.metadata.get(_VARIABLE) or f"{prefix}_{item.name.upper()}"
         if dataclasses.is_dataclass(kind := hints[item.name]) and isinstance(kind, type):
             yield from ((inner, (item.name, *place)) for inner, place in variables(kind, name))
         else:
             yield name, (item.name,)
 
 
-def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variables that were laid over the section `sandbox:`, sorted; no credentials."""
     known = dict(variables())
+    policy = {name for name, place in known.items() if place[0] == "sandbox" and place[1] != "registry_auth"}
+    laid = sorted((name, value) for name, value in environ.items() if name in policy and value)
     for name, value in environ.items():
         if name in known and value:
             section = values
@@ -141,6 +232,7 @@ def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> None:
             # What is close to none of ours may be another program's, but the section is ours alone.
             if "did you mean" in hint or name.startswith("STN_SANDBOX_"):
                 raise InvalidInput(f"environment: unknown variable {name}{hint}", field=name)
+    return laid
 
 
 class _Loader(yaml.SafeLoader):
@@ -154,11 +246,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _bytes(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8")
-        found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error}", field=FILE) from error
+
+
+def _read(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        found = yaml.load(raw.decode(), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}", field=FILE) from error
     if found is None:
         return {}

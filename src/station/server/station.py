@@ -7,33 +7,37 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from station.backends.base import Backend
 from station.backends.bubblewrap import BubblewrapSettings
-from station.backends.docker import DockerSettings, Pull
+from station.backends.docker import DockerSettings, OperatorNetwork, Pull, RegistryAuth
 from station.backends.host import HostBackend, HostSettings
 from station.backends.registry import DEFAULTS, choose_default, make_backends
-from station.control.decisions import run_spec, with_image
+from station.control.decisions import as_run, make_spec, with_image
 from station.control.sandboxes import Defaults, Sandboxes
-from station.core.capabilities import Capabilities
+from station.core.capabilities import Isolation
 from station.core.errors import BoxLost, Refused, StationError
 from station.core.ids import is_uid
+from station.core.machine import Machine
 from station.core.records import SandboxRecord
 from station.core.spec import Spec
-from station.core.wire import RunRequest
+from station.core.wire import Diagnosis, OpenRequest, RunRequest
+from station.machine import look
 from station.store.identity import station_id
 from station.store.registry import Damaged, Registry
 from station.store.sqlite import SqliteRegistry
-from station.worker.boxes import LiveBoxes
+from station.worker.audit import Audit, Policy
+from station.worker.boxes import REACH_SECONDS, LiveBoxes
 from station.worker.failpoints import failpoint
 from station.worker.files import Files
 from station.worker.journal import Journal
-from station.worker.live import LiveBox
+from station.worker.live import LiveBox, isolation_of
 from station.worker.orphans import Orphans
 from station.worker.pool import Pool
 from station.worker.processes import Processes
-from station.worker.reconcile import reconcile
+from station.worker.reconcile import Settling, reconcile
 from station.worker.runs import Runs
 from station.worker.tasks import Tasks
 from station.worker.watch import Watchdog
@@ -62,6 +66,9 @@ def backends_of(home: Path, identity: str, settings: Settings) -> Mapping[str, B
             images={name: image for name, image in vars(sandbox.images).items() if image is not None},
             runtime=sandbox.docker_runtime,
             pull=Pull(sandbox.pull),
+            auth=RegistryAuth(**vars(sandbox.registry_auth)),
+            network=OperatorNetwork(sandbox.docker_network, sandbox.docker_network_restricted),
+            seccomp=sandbox.docker_seccomp,
         ),
         host=HostSettings(spare_uid=sandbox.spare_uid),
         allow_host=sandbox.allow_host,
@@ -79,6 +86,7 @@ class Station:
         backends: Mapping[str, Backend],
         registry: Registry,
         journal: Journal,
+        audit: Audit,
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
@@ -104,15 +112,28 @@ class Station:
             settings.home / "output",
             now=now,
             max_running=sandbox.max_processes,
+            kept_bytes=sandbox.output_kept_bytes,
             timeout_seconds=sandbox.timeout_seconds,
             clock=clock,
             stuck=self._stuck,
         )
+        self._audit = audit
         self.boxes = LiveBoxes(
-            usable, station=identity, processes=self.processes, on_lost=self._box_lost, forbidden=forbidden
+            usable,
+            station=identity,
+            processes=self.processes,
+            on_lost=self._box_lost,
+            forbidden=forbidden,
+            admit=audit.admit,
         )
         self.sandboxes = Sandboxes(
-            registry, self.boxes, station=identity, defaults=self._defaults, now=now, failpoint=failpoint
+            registry,
+            self.boxes,
+            station=identity,
+            defaults=self._defaults,
+            now=now,
+            max_sandboxes=sandbox.max_sandboxes,
+            failpoint=failpoint,
         )
         self.files = Files()
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
@@ -130,18 +151,20 @@ class Station:
         make_backends: MakeBackends = backends_of,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        machine: Callable[[Path], Machine] = look,
     ) -> Station:
         """A station that has made facts match records: what lived is adopted, what was half-way is finished or
         undone."""
         home = settings.home
         identity = station_id(home)
         backends = make_backends(home, identity, settings)
+        policy = Policy(settings.sandbox.serves_others, settings.sandbox.minimum_isolation)
         async with AsyncExitStack() as stack:
             for backend in backends.values():
                 stack.push_async_callback(backend.aclose)
             registry = SqliteRegistry(home / "registry.db")
             stack.push_async_callback(registry.aclose)
-            journal = Journal(home / "processes.db")
+            journal = Journal(home / "processes.db", kept_finished=settings.sandbox.max_history)
             stack.callback(journal.close)
             station = cls(
                 settings,
@@ -149,6 +172,7 @@ class Station:
                 backends=backends,
                 registry=registry,
                 journal=journal,
+                audit=Audit(backends, home, policy, clock=clock, machine=machine),
                 now=now,
                 clock=clock,
             )
@@ -164,8 +188,12 @@ class Station:
         self.sandboxes.know(listing.records)
         report = await reconcile(listing, self.boxes.backends, self.sandboxes, station=self.id)
         log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
+        self._forget_old()
+        self.boxes.unsettled |= report.unsettled
         tasks = await stack.enter_async_context(Tasks())
         tasks.start(self._watchdog.run(), name="memory watchdog")
+        settling = Settling(self.boxes.unsettled, self._registry.get, self.sandboxes)
+        tasks.start(settling.run(), name="settling what could not be asked")
 
     async def aclose(self) -> None:
         """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
@@ -175,8 +203,27 @@ class Station:
         """The uid of a sandbox addressed by that or by its tool id. Raises SandboxNotFound for a tool id of none."""
         return sid if is_uid(sid) else self.sandboxes.uid_of_tool(sid)
 
+    async def fetch(self, request: OpenRequest) -> None:
+        """What a new sandbox of that request needs and has to come from elsewhere: without its lock, and ended with
+        its caller."""
+        if await self.sandboxes.exists(request.name):
+            return
+        spec = await self._spec(request)
+        await self.boxes.check(spec)
+        await self.boxes.fetch(spec)
+
+    async def would_be(self, request: OpenRequest) -> Isolation:
+        """How a new sandbox of that request would be isolated; raises as `open` would. Nothing is made."""
+        spec = await self._spec(request)
+        await self.boxes.check(spec)
+        await self.boxes.fetch(spec)
+        told = isolation_of(await self.boxes.capabilities(spec.backend), spec)
+        values = vars(spec.effective)
+        return replace(told, limits={name: replace(it, value=values.get(name)) for name, it in told.limits.items()})
+
     async def live(self, sid: str) -> LiveBox:
-        """The box of a sandbox in which a command can run; the next one is made where there is none."""
+        """The box of a sandbox in which a command can run; the next one is made where there is none. Raises Unavailable
+        where it cannot be asked for, and is not back within a few seconds."""
         self.check_enabled()
         uid = self.uid(sid)
         live = self.boxes.get(uid)
@@ -186,6 +233,8 @@ class Station:
             live = self.boxes.get(self.uid(sid))
         if live is None:
             raise BoxLost("the box of this sandbox ended as soon as it was made", uid=uid)
+        if live.session.away is not None:
+            await live.session.reachable(REACH_SECONDS)
         return live
 
     def last_use(self, record: SandboxRecord) -> float:
@@ -202,9 +251,13 @@ class Station:
         listing = await self.sandboxes.list()
         return sorted(listing.records, key=lambda record: record.name), listing.damaged
 
-    async def doctor(self) -> list[Capabilities]:
-        """What each backend can do here, looked at now."""
-        return [await backend.probe() for backend in self.backends.values()]
+    async def doctor(self) -> Diagnosis:
+        """What each backend can do here, the host audit, and who may be served; looked at now."""
+        return await self._audit.diagnose()
+
+    async def admit(self, live: LiveBox) -> None:
+        """Raises Refused where this station serves others and no new command may run in that box."""
+        await self._audit.admit(live.capabilities, live.capabilities.network)
 
     async def housekeeping(self) -> None:
         """To be called now and then: writes what is only in memory, forgets what is old, removes what nobody uses."""
@@ -214,6 +267,9 @@ class Station:
         await self.sandboxes.flush()
         await self._clean_up()
         await self._orphans.sweep_when_due()
+        self._forget_old()
+
+    def _forget_old(self) -> None:
         try:
             self.processes.sweep()
         except StationError as error:
@@ -262,10 +318,15 @@ class Station:
             idle_timeout_seconds=sandbox.idle_timeout_minutes * 60,
         )
 
-    async def _run_spec(self, request: RunRequest) -> Spec:
+    async def _spec(self, request: OpenRequest | RunRequest) -> Spec:
         defaults = self._defaults()
-        spec = run_spec(request, backend=defaults.backend, defaults=defaults.limits)
+        network = await self.boxes.default_network(request.backend or defaults.backend)
+        return make_spec(request, backend=defaults.backend, defaults=defaults.limits, network=network)
+
+    async def _run_spec(self, request: RunRequest) -> Spec:
+        spec = as_run(await self._spec(request))
         await self.boxes.check(spec)
+        await self.boxes.fetch(spec)
         return with_image(spec, await self.boxes.capabilities(spec.backend))
 
     async def _box_lost(self, uid: str, generation: int, reason: str) -> None:

@@ -28,12 +28,13 @@ from station.client._io_sync import INTERRUPTED, each, last_act, to_thread
 from station.client._progress import Bar
 from station.client._start import holder, wait_stopped
 from station.client.results import RunResult
-from station.core.capabilities import Capabilities
+from station.core.capabilities import Isolation
 from station.core.codec import from_plain
 from station.core.errors import StationError
-from station.core.wire import MAX_TIMEOUT_SECONDS, RunRequest, SandboxView, StationView
+from station.core.wire import MAX_TIMEOUT_SECONDS, Diagnosis, RunRequest, SandboxView, StationView
 
 from .connection import Connection
+from .pulling import PULL_SECONDS, request_shown
 from .sandbox import Sandbox, delete_at, get_view, list_views, open_view, view_at
 
 _CANCEL_SECONDS = 5.0
@@ -78,6 +79,7 @@ class Client:
         output_limit_bytes: int | None = None,
         output_kept_bytes: int | None = None,
         end_when_left: bool = False,
+        progress: bool | None = None,
         **where: Unpack[Isolated],
     ) -> RunResult:
         """Runs code in a fresh box, which is gone afterwards. See `station.run`."""
@@ -94,7 +96,7 @@ class Client:
             output_kept_bytes=output_kept_bytes,
             end_when_left=end_when_left,
         )
-        return self._run(run_request(code, options))
+        return run_result(self._answer(run_request(code, options), progress))
 
     def map(
         self,
@@ -131,7 +133,7 @@ class Client:
                 request = run_request(code, merged)
                 going.add(str(request.id))
                 try:
-                    return self._run(request)
+                    return run_result(self._answer(request, False))
                 finally:
                     going.discard(str(request.id))
             except StationError as error:
@@ -156,11 +158,19 @@ class Client:
         runtime: str | None = None,
         timeout_seconds: float | None = None,
         temporary: bool = False,
+        progress: bool | None = None,
         **where: Unpack[Isolated],
     ) -> Sandbox:
         """As `Sandbox.open`, on this connection."""
         request = open_request(name, where, runtime=runtime, timeout_seconds=timeout_seconds, temporary=temporary)
-        return Sandbox(self._connection, open_view(self._connection, request))
+        return Sandbox(self._connection, open_view(self._connection, request, progress))
+
+    def check(self, *, runtime: str | None = None, **where: Unpack[Isolated]) -> Isolation:
+        """How a new sandbox would be isolated. Makes nothing, but may pull its image; raises as `open` would where it
+        would be refused: a backend that does not work here, an image that is missing, a limit that cannot be kept."""
+        request = open_request("check", where, runtime=runtime, timeout_seconds=None, temporary=False)
+        call = Call("POST", url("sandboxes", "check"), request, replay=True, read_seconds=3600)
+        return from_plain(Isolation, self._connection.request(call))
 
     def get(self, name: str = "default") -> Sandbox:
         """As `Sandbox.get`, on this connection."""
@@ -175,21 +185,22 @@ class Client:
         view = view_at(self._connection, check_sandbox_id(sandbox_id))
         return Sandbox(self._connection, view, address=sandbox_id)
 
-    def delete(self, name: str, *, keep_files: bool = False) -> None:
+    def delete(self, name: str, *, keep_files: bool = False, unless_busy: bool = False) -> None:
         """Ends the sandbox of that name for good; one that is not there is no error.
 
-        `keep_files`: ends its processes and its box alone; the next use finds the files.
+        `keep_files`: ends its processes and its box alone; the next use finds the files. `unless_busy`: raises Busy,
+        and changes nothing, where a command runs in it or somebody else's call is under way.
         """
-        delete_at(self._connection, named(name), keep_files=keep_files)
+        delete_at(self._connection, named(name), keep_files=keep_files, unless_busy=unless_busy)
 
     def info(self) -> StationView:
         """What the station says of itself."""
         return from_plain(StationView, self._connection.request(Call("GET", url("station"), replay=True)))
 
-    def doctor(self) -> list[Capabilities]:
-        """What each backend can truly do on this machine, and the remedy where it cannot."""
+    def doctor(self) -> Diagnosis:
+        """What each backend can truly do on this machine, the host audit, and who may be served; remedies with it."""
         answer = self._connection.request(Call("GET", url("doctor"), replay=True, read_seconds=120))
-        return [from_plain(Capabilities, item) for item in answer]
+        return from_plain(Diagnosis, answer)
 
     def list(self) -> list[SandboxView]:
         """All sandboxes, by name."""
@@ -204,17 +215,14 @@ class Client:
 
     def run_raw(self, code: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The station's own answer to a run, as JSON data; `options` as for `run`."""
-        return self._answer(run_request(code, options))
+        return self._answer(run_request(code, options), False)
 
-    def _run(self, request: RunRequest) -> RunResult:
-        return run_result(self._answer(request))
-
-    def _answer(self, request: RunRequest) -> dict[str, Any]:
-        seconds = (request.timeout_seconds or MAX_TIMEOUT_SECONDS) + 120
+    def _answer(self, request: RunRequest, progress: bool | None) -> dict[str, Any]:
+        seconds = (request.timeout_seconds or MAX_TIMEOUT_SECONDS) + PULL_SECONDS
         # A box that is gone takes along what a first try did, so the repeat may run; on the caller's folder it may not.
         call = Call("POST", url("runs"), request, replay=request.mount is None, read_seconds=seconds)
         try:
-            answer: dict[str, Any] = self._connection.request(call)
+            answer: dict[str, Any] = request_shown(self._connection, call, request.image, progress)
         except INTERRUPTED:
             last_act(self._cancel, str(request.id), _CANCEL_SECONDS)
             raise
@@ -246,6 +254,7 @@ def run(
     output_limit_bytes: int | None = None,
     output_kept_bytes: int | None = None,
     end_when_left: bool = False,
+    progress: bool | None = None,
     home: str | os.PathLike[str] | None = None,
     **where: Unpack[Isolated],
 ) -> RunResult:
@@ -254,9 +263,10 @@ def run(
     `runtime`: python, node or bash. `files`: content by path (relative: below /workspace). `artifacts`: names or glob
     patterns of files to bring back. `timeout_seconds`: `None` is the station's, 120 unless set. `output_kept_bytes`: of
     a longer stream the first and the last half of so many are in the result; `None` is 1 MiB, at most 16. `where`:
-    backend, image, network (`none`, which is the default, `public` or an allow list), limits, best_effort, mount (`DIR`
-    or `DIR:ro`). `end_when_left`: it is cancelled once nobody has waited for it for 10 s, as when this program was
-    killed; else it goes on to its time limit.
+    backend, image, network (`none`, `public` or an allow list; unset: none, or what the operator gives on docker),
+    limits, best_effort, mount (`DIR` or `DIR:ro`). `end_when_left`: it is cancelled once nobody has waited for it for
+    10 s, as when this program was killed; else it goes on to its time limit. `progress`: `None` shows how far an image
+    is that has to be pulled first where standard error is a terminal.
 
     Any end of the program is a result (`check()` raises for a bad one); what is raised is a failure of Station:
     InvalidInput, CannotEnforce for a limit that cannot be kept here, BackendUnavailable, StationUnreachable.
@@ -274,6 +284,7 @@ def run(
             output_limit_bytes=output_limit_bytes,
             output_kept_bytes=output_kept_bytes,
             end_when_left=end_when_left,
+            progress=progress,
             **where,
         )
 

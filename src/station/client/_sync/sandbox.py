@@ -22,6 +22,7 @@ from station.core.wire import ExecRequest, OpenRequest, ProcessView, SandboxView
 from .connection import Connection, owned
 from .files import Files
 from .processes import Process, Processes, OnOutput
+from .pulling import PULL_SECONDS, request_shown
 
 _CANCEL_SECONDS = 5.0
 
@@ -52,20 +53,22 @@ class Sandbox:
         runtime: str | None = None,
         timeout_seconds: float | None = None,
         temporary: bool = False,
+        progress: bool | None = None,
         home: str | os.PathLike[str] | None = None,
         **where: Unpack[Isolated],
     ) -> Sandbox:
         """The sandbox of that name: as it is where there is one, else a new one. Ready for commands on return.
 
         `timeout_seconds`: of an `exec` in it that names none; `None`: the station's. `temporary`: a new one is removed
-        with its files once nobody has used it for a while (`view.remove_at`, which moves on with each use).
+        with its files once nobody has used it for a while (`view.remove_at`, which moves on with each use). `progress`:
+        `None` shows how far an image is that has to be pulled first where standard error is a terminal.
 
         A named option that differs from the existing one's raises Conflict; a limit or network that cannot be kept here
         raises CannotEnforce unless `best_effort`; a backend that does not work here raises BackendUnavailable.
         """
         request = open_request(name, where, runtime=runtime, timeout_seconds=timeout_seconds, temporary=temporary)
         with owned(Connection(home)) as connection:
-            return cls(connection, open_view(connection, request), owned=True)
+            return cls(connection, open_view(connection, request, progress), owned=True)
 
     @classmethod
     def get(cls, name: str = "default", *, home: str | os.PathLike[str] | None = None) -> Sandbox:
@@ -198,12 +201,13 @@ class Sandbox:
             self.view = view_at(self._connection, self._address)
         return self.view
 
-    def delete(self, *, keep_files: bool = False) -> None:
+    def delete(self, *, keep_files: bool = False, unless_busy: bool = False) -> None:
         """Ends it, with its processes and files, for good. Repeating is no error.
 
-        `keep_files`: ends the processes and the box alone; the next use finds the files.
+        `keep_files`: ends the processes and the box alone; the next use finds the files. `unless_busy`: raises Busy,
+        and changes nothing, where a command runs in it or somebody else's call is under way.
         """
-        delete_at(self._connection, self._address, keep_files=keep_files)
+        delete_at(self._connection, self._address, keep_files=keep_files, unless_busy=unless_busy)
 
     def close(self) -> None:
         """Ends this client's connection only. Repeating is no error."""
@@ -221,10 +225,10 @@ class Sandbox:
         self._connection.request(Call("POST", path, SignalRequest(cancel=True), replay=True))
 
 
-def open_view(connection: Connection, request: OpenRequest) -> SandboxView:
+def open_view(connection: Connection, request: OpenRequest, progress: bool | None = False) -> SandboxView:
     """The view that POST /sandboxes answers with."""
-    answer = connection.request(Call("POST", url("sandboxes"), request, replay=True, read_seconds=120))
-    return from_plain(SandboxView, answer)
+    call = Call("POST", url("sandboxes"), request, replay=True, read_seconds=120 + PULL_SECONDS)
+    return from_plain(SandboxView, request_shown(connection, call, request.image, progress))
 
 
 def get_view(connection: Connection, name: str) -> SandboxView:
@@ -248,7 +252,7 @@ def list_views(connection: Connection) -> list[SandboxView]:
     return sorted((from_plain(SandboxView, item) for item in answer["sandboxes"]), key=lambda view: view.name)
 
 
-def delete_at(connection: Connection, address: str, *, keep_files: bool) -> None:
+def delete_at(connection: Connection, address: str, *, keep_files: bool, unless_busy: bool = False) -> None:
     """By one of its ids. One that is not there is no error."""
-    path = url("sandboxes", address, keep_files=keep_files or None)
+    path = url("sandboxes", address, keep_files=keep_files or None, unless_busy=unless_busy or None)
     connection.request(Call("DELETE", path, replay=True, read_seconds=120))
