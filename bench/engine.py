@@ -1,105 +1,79 @@
-"""The baseline: Docker's API on this machine, with an engine of our own where none answers.
-
-The image is the host's own Debian release with Python, made by mmdebstrap; nothing is pulled.
-"""
+"""The baseline: Docker's API on this machine, with an engine of the tests' own where none is given."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import aiodocker
 
-IMAGE = "station-bench/python:latest"
+from tests import engine as engines
+
+IMAGE = "python:3.11-slim"
+"""As scripts/image makes it: Debian of this machine's own release with Python. Nothing is pulled."""
+Container = aiodocker.containers.DockerContainer
 
 
 class NoEngine(Exception):
     """Why the comparison with Docker cannot be made here."""
 
 
-@asynccontextmanager
-async def docker() -> AsyncIterator[aiodocker.Docker]:
-    """A client of an engine that has `IMAGE`. Raises NoEngine with the reason."""
-    async with AsyncExitStack() as stack:
-        host = os.environ.get("DOCKER_HOST") or await _own_engine(stack)
-        os.environ["DOCKER_HOST"] = host
-        client = await stack.enter_async_context(aiodocker.Docker(url=host))
-        await _image(client)
-        yield client
+@dataclass(frozen=True)
+class Docker:
+    """A client of an engine that has `IMAGE`; DOCKER_HOST names it as long as this lives."""
 
-
-async def _own_engine(stack: AsyncExitStack) -> str:
-    if os.geteuid() != 0 or not shutil.which("dockerd"):
-        raise NoEngine("needs DOCKER_HOST, or root with `apt-get install docker.io`")
-    home = Path(stack.enter_context(TemporaryDirectory(prefix="station-bench-engine-", ignore_cleanup_errors=True)))
-    command = ["dockerd", "--host", f"unix://{home}/docker.sock", "--data-root", f"{home}/data"]
-    command += ["--exec-root", f"{home}/exec", "--pidfile", f"{home}/pid", "--bridge", "none", "--iptables=false"]
-    log = stack.enter_context(open(home / "log", "wb"))
-    engine = subprocess.Popen(command, stdout=log, stderr=log)
-    stack.callback(_end, engine)
-    for _ in range(150):
-        if (home / "docker.sock").exists():
-            return f"unix://{home}/docker.sock"
-        if engine.poll() is not None:
-            break
-        await asyncio.sleep(0.1)
-    raise NoEngine(f"dockerd did not start: {(home / 'log').read_text(errors='replace')[-300:]}")
-
-
-def _end(engine: subprocess.Popen[bytes]) -> None:
-    engine.terminate()
-    try:
-        engine.wait(20)
-    except subprocess.TimeoutExpired:
-        engine.kill()
-        engine.wait()
-
-
-async def _image(client: aiodocker.Docker) -> None:
-    try:
-        await client.images.inspect(IMAGE)
-        return
-    except aiodocker.DockerError:
-        pass
-    if not shutil.which("mmdebstrap"):
-        raise NoEngine("needs `apt-get install mmdebstrap` to make an image with Python")
-    with TemporaryDirectory(prefix="station-bench-image-") as home:
-        tar = Path(home) / "image.tar"
-        include = "--include=python3,ca-certificates"
-        lists = (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*"))
-        sources = [str(path) for path in lists if path.is_file()]
-        code = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
-        suite = code["VERSION_CODENAME"].strip('"')
-        made = await asyncio.create_subprocess_exec(
-            "mmdebstrap", "--quiet", "--variant=minbase", include, suite, str(tar), *sources
-        )
-        if await made.wait() != 0:
-            raise NoEngine("mmdebstrap could not make an image")
-        imported = ("docker", "import", str(tar), IMAGE)
-        done = await asyncio.create_subprocess_exec(*imported, stdout=asyncio.subprocess.DEVNULL)
-        if await done.wait() != 0:
-            raise NoEngine("docker import failed")
+    client: aiodocker.Docker
+    engine: engines.Engine
 
 
 @asynccontextmanager
-async def container(client: aiodocker.Docker) -> AsyncIterator[aiodocker.containers.DockerContainer]:
+async def docker() -> AsyncIterator[Docker]:
+    """Raises NoEngine with the reason."""
+    if why := engines.unavailable():
+        raise NoEngine(why)
+    before = os.environ.get("DOCKER_HOST")
+    try:
+        with engines.engine([IMAGE, engines.SMALLEST]) as found:
+            os.environ["DOCKER_HOST"] = found.url
+            async with aiodocker.Docker(url=found.url) as client:
+                yield Docker(client, found)
+    except engines.EngineError as error:
+        raise NoEngine(str(error)) from error
+    finally:
+        os.environ.pop("DOCKER_HOST", None)
+        if before is not None:
+            os.environ["DOCKER_HOST"] = before
+
+
+@asynccontextmanager
+async def container(docker: Docker) -> AsyncIterator[Container]:
     """A running container without network, as an agent's would be."""
-    config = {"Image": IMAGE, "Cmd": ["sleep", "infinity"], "HostConfig": {"NetworkMode": "none", "Init": True}}
-    box = await client.containers.create(config)
-    await box.start()
+    box = await made(docker, {"Init": True})
     try:
         yield box
     finally:
         await box.delete(force=True)
 
 
-async def docker_exec(box: aiodocker.containers.DockerContainer, argv: list[str]) -> int:
+async def made(docker: Docker, host: Mapping[str, Any]) -> Container:
+    """Made and started."""
+    config = {"Image": IMAGE, "Cmd": ["sleep", "infinity"], "HostConfig": {"NetworkMode": "none", **host}}
+    box = await docker.client.containers.create(config)
+    await box.start()
+    return box
+
+
+async def container_of(docker: Docker, uid: str) -> Container:
+    """The very box of a sandbox."""
+    (found,) = await docker.client.containers.list(filters={"label": [f"station.id={uid}"]})
+    return found
+
+
+async def docker_exec(box: Container, argv: list[str]) -> int:
     """Create, start attached, read to the end, inspect: what an exec over the API takes."""
     execution = await box.exec(argv)
     async with execution.start(detach=False) as stream:

@@ -18,11 +18,19 @@ async def timed(action: Action) -> float:
     return time.perf_counter() - begun
 
 
-async def interleaved(actions: dict[str, Action], rounds: int, in_a_row: int = BLOCK) -> dict[str, float]:
-    """The median seconds of each action over `rounds` calls or more, in blocks that take turns; the first warms up."""
+async def nothing() -> None:
+    return
+
+
+async def interleaved(
+    actions: dict[str, Action], rounds: int, in_a_row: int = BLOCK, *, before: Action = nothing
+) -> dict[str, float]:
+    """The median seconds of each action over `rounds` calls or more, in blocks that take turns; the first warms up.
+    `before` comes before each block, and is not counted."""
     samples: dict[str, list[float]] = {name: [] for name in actions}
     for block in range(-1, -(-rounds // in_a_row)):
         for name, action in actions.items():
+            await before()
             taken = [await timed(action) for _ in range(in_a_row)]
             if block >= 0:
                 samples[name] += taken

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes docs/cli.md from the commands and docs/tools.md from the agent's tools. --check: fails where they differ."""
+"""Writes docs/cli.md from the commands, docs/tools.md from the agent's tools and docs/isolation.md from the last run of
+the attacks. --check: fails where they differ."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import isolation
 import typer
 
 from station.cli.app import app
@@ -51,9 +53,13 @@ def tools() -> str:
     return f"{title}\n\n{NOTE}\n{rest}"
 
 
+def attacked() -> str:
+    return isolation.page(DOCS / "isolation.json")
+
+
 def main() -> int:
     differing = []
-    for name, make in {"cli.md": cli, "tools.md": tools}.items():
+    for name, make in {"cli.md": cli, "tools.md": tools, "isolation.md": attacked}.items():
         page, wanted = DOCS / name, make()
         if "--check" not in sys.argv[1:]:
             page.write_text(wanted, encoding="utf-8")

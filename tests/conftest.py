@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -15,7 +16,10 @@ import pytest
 
 from station import Client, connect
 from tests import engine as engines
+from tests import machine
 from tests.attacks.table import Table
+from tests.docker import podman as podmans
+from tests.docker import registry as registries
 from tests.engine import Engine, unavailable
 from tests.observer import Observer
 
@@ -27,11 +31,19 @@ ENGINE: pytest.StashKey[tuple[ExitStack, Engine]] = pytest.StashKey()
 # Of what a run must have used all that it expects.
 KINDS = ("backend", "client")
 
+CONTRACT_COLUMNS = {
+    "bubblewrap": "bubblewrap", "docker": "docker (runc)", "gvisor": "gVisor", "host": "host", "fake": "fake",
+}  # fmt: skip
+# In the contract suite the backend is the first parameter; what has none is about the fake alone.
+_CONTRACT = re.compile(rf"tests/contract/test_(?P<area>\w+)\.py::\w+(\[(?P<backend>{'|'.join(CONTRACT_COLUMNS)})\b)?")
+
 # Why a marked test cannot run here, or None where it can.
 CONDITIONS: dict[str, Callable[[], str | None]] = {
     "full": lambda: None if os.environ.get("STN_TEST_FULL") else "full tier only (scripts/test --full)",
     "root": lambda: None if os.geteuid() == 0 else "needs to be root",
     "docker": unavailable,
+    "registry": registries.unavailable,
+    "podman": podmans.unavailable,
 }
 
 
@@ -150,7 +162,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for line in table.lines():
             out.write_line(line)
     if path := config.getoption("--attack-table"):
-        table.write(Path(path))
+        table.write(Path(path), machine.about(config.stash[ENGINE][1] if ENGINE in config.stash else None))
+    if rows := contract_table(out.stats):
+        out.section("the contract suite: tests passed, by backend")
+        for line in rows:
+            out.write_line(line)
     if ENGINE in config.stash:
         for name, trouble in config.stash[ENGINE][1].runtimes.items():
             out.write_line(f"runtime {name}: {trouble or 'works'}")
@@ -158,6 +174,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         out.write_line(f"{kind} {name}: used by {count} tests")
     for kind, name in _missing(config):
         out.write_line(f"FAILED: the {kind} '{name}' was expected and did not run", red=True)
+
+
+def contract_table(stats: Mapping[str, Sequence[object]]) -> list[str]:
+    """A file of the contract suite a line, a backend a column; `-`: none ran there. Empty where the suite did not."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for verdict in ("passed", "failed", "error"):
+        for report in stats.get(verdict, ()):
+            if found := _CONTRACT.match(getattr(report, "nodeid", "")):
+                for area in (found["area"], "all"):
+                    counts[area][f"{found['backend'] or 'fake'} {verdict}"] += 1
+    if not counts:
+        return []
+    lines = [f"{'area':10}" + "".join(f"{name:>14}" for name in CONTRACT_COLUMNS.values())]
+    rows = (*sorted(set(counts) - {"all"}), "all")
+    return lines + [
+        f"{row:10}" + "".join(f"{_passed(counts[row], name):>14}" for name in CONTRACT_COLUMNS) for row in rows
+    ]
+
+
+def _passed(counts: Counter[str], backend: str) -> str:
+    bad = counts[f"{backend} failed"] + counts[f"{backend} error"]
+    return (str(counts[f"{backend} passed"] or "-")) + (f" ({bad} failed)" if bad else "")
 
 
 @pytest.fixture(scope="module", autouse=True)

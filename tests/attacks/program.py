@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from station import Process, Sandbox
+from station.core.attacks import Line
 from station.core.endings import EndingKind
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("programs")
 NAME = "attack-program"
 FLAGS = ("-static", "-Os", "-s", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
-
-
-@dataclass(frozen=True)
-class Line:
-    """What the program said."""
-
-    case: str
-    tries: tuple[dict[str, Any], ...]
-    harm: bool
-
-    @classmethod
-    def read(cls, text: str) -> Line:
-        found = json.loads(text)
-        return cls(found["id"], tuple(found["tries"]), found["harm"])
-
-    def harmful(self, but: Container[str] = ()) -> list[str]:
-        """Tries that got somewhere, other than `but` these."""
-        found = [one for one in self.tries if one["harm"] and one["what"] not in but]
-        return [f"{one['what']}: {one['errno'] or one['result']}" for one in found]
-
-    def value(self, what: str) -> int:
-        return int(next(one["result"] for one in self.tries if one["what"] == what))
 
 
 def compiled() -> Path:

@@ -12,44 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-ALL = ("bubblewrap", "docker", "gvisor", "host")
-CONFINED = ("bubblewrap", "docker", "gvisor")
-OWN_LIMITS = ("bubblewrap", "docker")
-"""hardening 4: `runc, bubblewrap`."""
-ENGINE = ("docker", "gvisor")
-
-# hardening 4, column "guaranteed on". Where parts of a case differ, the larger set: the test asks for the level itself.
-GUARANTEED: dict[str, tuple[str, ...]] = {
-    "R01": OWN_LIMITS, "R02": OWN_LIMITS, "R03": CONFINED, "R04": ALL, "R05": ALL, "R06": CONFINED, "R07": ALL,
-    "R08": ALL, "R09": ALL, "R10": ALL, "R11": OWN_LIMITS, "R12": ALL, "R13": ENGINE, "R14": CONFINED, "R15": ALL,
-    "R16": ALL, "R17": ALL, "R18": ALL, "R19": ALL,
-    "K01": CONFINED, "K02": CONFINED, "K03": CONFINED, "K04": CONFINED, "K05": CONFINED, "K06": CONFINED,
-    "K07": CONFINED, "K08": CONFINED, "K09": CONFINED, "K10": CONFINED, "K11": CONFINED, "K12": ENGINE,
-    "K13": CONFINED, "K14": CONFINED, "K15": ALL, "K16": CONFINED,
-    "N01": CONFINED, "N02": CONFINED, "N03": CONFINED, "N04": CONFINED, "N05": CONFINED, "N06": CONFINED,
-    "N07": CONFINED, "N08": CONFINED, "N09": CONFINED,
-    **{f"F{number:02}": ALL for number in range(1, 16)},
-    "S01": CONFINED, "S02": ALL, "S03": ALL, "S04": ALL, "S05": ALL,
-}  # fmt: skip
-
-_OWN = "gVisor's own, not the machine's"
-_SHOWN = "shown by gVisor to every user; the guest has nothing secret there (S01)"
-# What gets somewhere on a target and is no harm there, and why.
-EXCEPT: dict[tuple[str, str], dict[str, str]] = {
-    ("K03", "gvisor"): {"/proc/1/environ": _SHOWN, "/proc/1/maps": _SHOWN, "list /proc/1/fd": _SHOWN},
-    ("K10", "gvisor"): {"/dev/fuse": _OWN, "/dev/net/tun": _OWN},
-    ("N04", "gvisor"): {"ping socket": "on gVisor's own network, which has loopback alone"},
-}
-
-# What gets somewhere and should not: open, and told as harm in the table.
-OPEN: dict[tuple[str, str], str] = {
-    ("R12", "docker"): "all boxes are one user of the machine, so one can take all its inotify instances",
-    ("R03", "gvisor"): "System V shared memory is bounded by memory_mb alone",
-    ("R19", "gvisor"): "a tree 10,000 levels deep cannot be removed: too many files are open",
-    ("F01", "gvisor"): "the tree test has no control there yet",
-    ("F06", "gvisor"): "a dangling link is refused as leading out instead of as missing",
-    ("F10", "gvisor"): "GNU stat does not work in this release of gVisor, so modes are not seen",
-}
+from station.core.attacks import ALL, EXCEPT, OPEN, Open, guaranteed
 
 # hardening 4.1: these on an engine in the fast tier too; the others there in the full tier.
 FAST = frozenset(
@@ -59,10 +22,6 @@ FAST = frozenset(
 
 Outcome = Literal["held", "harm", "error", "not run"]
 _IDS = re.compile(r"(?<=_)[rknfs]\d\d(?=_)")
-
-
-def guaranteed(case: str, target: str) -> bool:
-    return target in GUARANTEED.get(case, ())
 
 
 def cases_of(test: str) -> list[str]:
@@ -86,6 +45,11 @@ class Cell:
     """What the program of the case says it has tried."""
     unshown: list[str] = field(default_factory=list)
     """Tries that the unhardened control could not carry out either: this machine proves nothing about them."""
+
+    @property
+    def open(self) -> Open | None:
+        """Why it is told as harm and known; None where nothing is known to be open, or it came to nothing."""
+        return OPEN.get((self.case, self.target)) if self.failed else None
 
     @property
     def excepted(self) -> dict[str, str]:
@@ -135,10 +99,25 @@ class Table:
             lines += [f"{cell.case} on {cell.target}: {what}: {why}" for what, why in cell.excepted.items()]
         return lines
 
-    def write(self, path: Path) -> None:
-        """For the page of the documentation."""
-        found = [{**asdict(cell), "excepted": cell.excepted, "outcome": cell.outcome} for cell in self.cells()]
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    def write(self, path: Path, about: dict[str, str]) -> None:
+        """For the page of the documentation (scripts/pages.py): `about` the machine, then a cell a line."""
+        lines = ",\n".join(json.dumps(_told(cell), ensure_ascii=False) for cell in self.cells())
+        head = json.dumps(about, indent=1, ensure_ascii=False)
+        path.write_text(f'{{"about": {head},\n"cells": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def _told(cell: Cell) -> dict[str, Any]:
+    told: dict[str, Any] = {"case": cell.case, "target": cell.target, "outcome": cell.outcome}
+    told |= {"guaranteed": cell.guaranteed, "tests": cell.tests - len(cell.skipped), "tries": len(cell.tries)}
+    if cell.excepted:
+        told["excepted"] = cell.excepted
+    if cell.unshown:
+        told["unshown"] = sorted(set(cell.unshown))
+    if cell.failed or cell.errors:
+        told["failed"] = sorted({*cell.failed, *cell.errors})
+    if cell.open:
+        told["open"] = asdict(cell.open)
+    return told
 
 
 def _word(cell: Cell | None) -> str:

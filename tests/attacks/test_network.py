@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from station import Sandbox
+from station.core.attacks import Line
 
 from . import program
 from .conftest import Attack
-from .program import Line
 
 WHOLE_WORLD = 'ip link set lo up && ip route add local default dev lo; ip -6 route add local default dev lo; exec "$@"'
 COMMON = ("10.0.2.2", "172.17.0.1", "192.168.0.1")

@@ -6,25 +6,21 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from station.backends._cgroups import candidates
 from station.backends._limits import for_spec, limit_reports, refuse_unenforced, refuse_unknown_here
 from station.backends._mounts import plan_mount, refuse_source, settings_in
 from station.backends._users import UserFacts, Users, choose, last_of
-from station.backends.bubblewrap.diagnosis import (
-    MachineFacts,
-    after_failure,
-    before_trial,
-    container_of,
-    wsl_of,
-)
+from station.backends.bubblewrap.diagnosis import Facts, after_failure, before_trial
 from station.backends.bubblewrap.programs import parse_version
 from station.backends.registry import choose_default, make_backends
 from station.core.capabilities import Capabilities, Grade, GuestUid, Level
 from station.core.errors import CannotEnforce, InvalidInput
+from station.core.machine import Machine, container_of, wsl_of
 from station.core.spec import Limits, Mount, Spec
+from station.machine import candidates
 
 USER = UserFacts(1000, 1000, frozenset({"1000", "ada"}), map_tools=True)
 RANGE = "bob:100000:65536\nada:165536:65536\n"
@@ -220,7 +216,16 @@ def test_more_submodules_than_can_be_guarded_are_read_only_altogether(tmp_path: 
     assert not any(name.startswith(".git/modules/") for name in plan.protected)
 
 
-FINE = MachineFacts("/usr/bin/bwrap", (0, 8, 0), "/g", max_user_namespaces=1000)
+FINE = Facts("/usr/bin/bwrap", (0, 8, 0), "/g", Machine(user=1000, sysctls={"user.max_user_namespaces": 1000}))
+
+
+def on(*, user: int = 1000, **sysctls: int) -> Facts:
+    named = {name.replace("__", "."): value for name, value in sysctls.items()}
+    return replace(FINE, machine=Machine(user=user, sysctls=named))
+
+
+def in_(**facts: Any) -> Facts:
+    return replace(FINE, machine=replace(FINE.machine, **facts))
 
 
 @pytest.mark.parametrize(
@@ -228,10 +233,10 @@ FINE = MachineFacts("/usr/bin/bwrap", (0, 8, 0), "/g", max_user_namespaces=1000)
     [
         (replace(FINE, bwrap=None), "not installed", "apt install bubblewrap"),
         (replace(FINE, guest=None), "guest", "pip install"),
-        (replace(FINE, wsl=1), "WSL 1", "wsl --set-version"),
+        (in_(release="4.4.0-19041-Microsoft"), "WSL 1", "wsl --set-version"),
     ],
 )
-def test_what_makes_a_trial_pointless(facts: MachineFacts, reason: str, remedy: str) -> None:
+def test_what_makes_a_trial_pointless(facts: Facts, reason: str, remedy: str) -> None:
     verdict = before_trial(facts)
     assert verdict is not None
     assert reason in verdict.reason
@@ -242,24 +247,26 @@ def test_what_makes_a_trial_pointless(facts: MachineFacts, reason: str, remedy: 
 @pytest.mark.parametrize(
     ("facts", "trial", "reason", "remedy"),
     [
-        (replace(FINE, max_user_namespaces=0), "", "max_user_namespaces", "sysctl -w user.max"),
-        (replace(FINE, unprivileged_userns_clone=0), "", "unprivileged_userns_clone", "sysctl -w kernel.unpriv"),
-        (replace(FINE, apparmor_restricts=1), "", "Ubuntu", "apparmor_restrict_unprivileged_userns=0"),
-        (replace(FINE, container="docker"), "bwrap: Can't mount proc on /newroot/proc", "masks", "systempaths"),
-        (replace(FINE, container="podman"), "launch: unshare user namespace", "seccomp", "seccomp=unconfined"),
-        (replace(FINE, wsl=2), "bwrap: oh", "WSL 2", None),
+        (on(user__max_user_namespaces=0), "", "max_user_namespaces", "sysctl -w user.max"),
+        (on(kernel__unprivileged_userns_clone=0), "", "unprivileged_userns_clone", "sysctl -w kernel.unpriv"),
+        (on(kernel__apparmor_restrict_unprivileged_userns=1), "", "Ubuntu", "apparmor_restrict_unprivileged_userns=0"),
+        (in_(container="docker"), "bwrap: Can't mount proc on /newroot/proc", "masks", "systempaths"),
+        (in_(container="podman"), "launch: unshare user namespace", "seccomp", "seccomp=unconfined"),
+        (in_(chroot=True), "bwrap: oh", "chroot", "nspawn"),
+        (in_(release="5.15.90.1-microsoft-standard-WSL2"), "bwrap: oh", "WSL 2", None),
         (FINE, "bwrap: oh", "bwrap: oh", None),
     ],
 )
-def test_why_a_trial_box_did_not_start(facts: MachineFacts, trial: str, reason: str, remedy: str | None) -> None:
+def test_why_a_trial_box_did_not_start(facts: Facts, trial: str, reason: str, remedy: str | None) -> None:
     verdict = after_failure(facts, trial)
     assert reason in verdict.reason
     assert (remedy in (verdict.remedy or "")) if remedy else verdict.remedy is None
 
 
 def test_a_switch_that_stops_users_does_not_stop_root() -> None:
-    facts = replace(FINE, root=True, unprivileged_userns_clone=0, apparmor_restricts=1)
-    assert after_failure(facts, "bwrap: oh").reason.endswith("bwrap: oh")
+    switches = {"kernel__unprivileged_userns_clone": 0, "kernel__apparmor_restrict_unprivileged_userns": 1}
+    assert after_failure(on(user=0, **switches), "bwrap: oh").reason.endswith("bwrap: oh")
+    assert after_failure(on(user=0, user__max_user_namespaces=0), "bwrap: oh").reason.startswith("user namespaces")
 
 
 @pytest.mark.parametrize(

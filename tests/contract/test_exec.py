@@ -176,7 +176,7 @@ async def test_fb_b37_a_script_with_a_here_document_runs_from_a_file(place: Plac
     assert await place.read("script.sh") == script
 
 
-async def test_fb_b19_b20_a_timeout_ends_the_whole_tree(place: Place) -> None:
+async def test_fb_b19_b20_b22_b25_b26_a_timeout_ends_the_whole_tree(place: Place) -> None:
     """Also a daemon in a session of its own that ignores SIGTERM; FB-B23: holding the output delays nothing."""
     ran = await place.run(place.word("breed", "stay"), timeout_seconds=1.0, grace_seconds=0.2)
     assert (ran.exit.reason, ran.stdout) == (Reason.TIMED_OUT, b"daemon\n")

@@ -10,56 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from station.backends._processes import kill_quietly
+from station.machine import Parent, candidates
 
-CONTROLLERS = ("memory", "cpu", "pids")
 _CPU_PERIOD = 100_000
 _PROBE_FILE = {"memory": ("memory.limit_in_bytes", "memory.max"), "cpu": ("cpu.cfs_quota_us", "cpu.max"),
                "pids": ("pids.max", "pids.max")}  # fmt: skip
 REMOVAL_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Parent:
-    """A directory below which boxes may get cgroups with these controllers."""
-
-    version: int
-    path: Path
-    controllers: frozenset[str]
-
-
-def candidates(mountinfo: str, self_cgroup: str) -> list[Parent]:
-    """Where this process's own cgroups are, from /proc/self/mountinfo and /proc/self/cgroup. Pure; nothing is tried.
-
-    Below version 2 a cgroup with processes cannot have children with limits (the root can), so its parent stands too.
-    """
-    own = {}
-    for line in self_cgroup.splitlines():
-        _, names, path = line.split(":", 2)
-        own[names] = path
-    found: list[Parent] = []
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, (kind, _, options) = left.split(), right.split(" ", 2)
-        root, mount = fields[3], Path(_unescape(fields[4]))
-        if kind == "cgroup2" and "" in own:
-            here = _below(mount, root, own[""])
-            every = frozenset(CONTROLLERS)
-            found += [Parent(2, p, every) for p in dict.fromkeys((here, here.parent)) if p.is_relative_to(mount)]
-        elif kind == "cgroup":
-            controllers = frozenset(options.split(",")) & frozenset(CONTROLLERS)
-            joined = next((n for n in own if controllers and controllers <= set(n.split(","))), None)
-            if joined is not None:
-                found.append(Parent(1, _below(mount, root, own[joined]), controllers))
-    return found
-
-
-def _below(mount: Path, root: str, path: str) -> Path:
-    inside = path.removeprefix(root) if root != "/" else path
-    return mount / inside.lstrip("/") if not inside.startswith("/..") else mount
-
-
-def _unescape(text: str) -> str:
-    return text.replace("\\040", " ").replace("\\134", "\\")
 
 
 @dataclass(frozen=True)

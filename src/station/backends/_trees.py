@@ -86,12 +86,21 @@ def _enter(parent: int, name: str) -> int:
     try:
         fd = os.open(name, _OPEN, dir_fd=parent)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent)
-        return os.open(name, _OPEN, dir_fd=parent)
+        return _open_by_force(parent, name)
     facts = os.fstat(fd)
     if facts.st_mode & 0o700 != 0o700 and facts.st_uid == os.geteuid():
         os.fchmod(fd, 0o700)
     return fd
+
+
+def _open_by_force(parent: int, name: str) -> int:
+    """A mode is changed by descriptor: the name may be a link to elsewhere by then."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
 
 
 def _empty(fd: int) -> list[str]:

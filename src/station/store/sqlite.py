@@ -90,7 +90,9 @@ class SqliteRegistry:
                 error,
                 self._path,
                 full=f"the disk is full: no room for the registry {self._path}",
-                otherwise=Unavailable(f"the registry {self._path} cannot be used: {error}", retryable=False),
+                otherwise=Unavailable(
+                    f"the registry {self._path} cannot be used: {error}", retryable=False, store="registry"
+                ),
             ) from error
 
     def _write(self, record: SandboxRecord, statement: Callable[[SandboxRecord, bytes, int], None]) -> SandboxRecord:

@@ -28,12 +28,16 @@ void judged(const char *what, long result, bool harm);
 /* Runs `body` in a child, as the answer may be a signal; that is a refusal. */
 void in_child(const char *what, long (*body)(void));
 
+/* Whether the first argument is `mild`: the target may be a machine that people use, and may turn out unhardened.
+ * Nothing that would stay is then asked for, nor anything whose name alone is a threat. */
+bool mild(int argc, char **argv);
+
 /* Prints the line before the end, for attacks that go on. */
 void report(void);
 
 attack mounts, namespaces, processes, privileged, rings, clocks, keys, settings, devices, other_calls, readable;
-attack metadata, machine, loopback, name_servers, locks;
-attack contact, network, zombies, descriptors, signals, threads;
+attack metadata, machine, loopback, name_servers, locks, services, outside;
+attack contact, network, zombies, crowd, descriptors, signals, threads, memory, daemonised, deaf;
 
 /* Beyond what the libc's headers may know; the same on all machines. */
 #define NR_OPEN_TREE 428

@@ -1,9 +1,10 @@
-/* K08, K10, K14: what the kernel shows as files. */
+/* F02, K08, K10, K14: files of the machine, and what the kernel shows as files. */
 #include "attack.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -95,13 +96,40 @@ static void folder(const char *path)
 
 void readable(int argc, char **argv)
 {
-    (void)argc, (void)argv;
     static const char *const files[] = {
-        "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms",
+        "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms",
         "/proc/vmallocinfo", "/proc/slabinfo", "/proc/kpagecount", "/sys/kernel/debug/sched/debug",
         "/sys/class/dmi/id/product_serial", "/sys/class/dmi/id/product_uuid", "/sys/class/dmi/id/product_name",
     };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) content(files[i]);
+    /* What is read there is gone for whoever keeps the log. */
+    if (mild(argc, argv)) opened("/proc/kmsg", O_RDONLY);
+    else content("/proc/kmsg");
     folder("/sys/firmware");
     folder("/sys/kernel/debug");
+}
+
+static void by(const char *what, const char *before, const char *path, int flags)
+{
+    char whole[PATH_MAX];
+    int length = snprintf(whole, sizeof whole, "%s%s", before, path);
+    int fd = length < (int)sizeof whole ? open(whole, flags | O_NONBLOCK | O_CLOEXEC | O_NOCTTY) : -1;
+    judged(what, fd < 0 ? -1 : 0, fd >= 0);
+    if (fd >= 0) close(fd);
+}
+
+/* outside PATH: an absolute one, of a file outside; and leaves a link to it behind, for the file tools. */
+void outside(int argc, char **argv)
+{
+    static const char up[] = "../../../../../../../../../../../../../../../../../../../..";
+    const char *path = argc > 0 ? argv[0] : "/etc/shadow", *link = "attack-link";
+    by("read", "", path, O_RDONLY);
+    by("write", "", path, O_WRONLY);
+    by("read by ..", up, path, O_RDONLY);
+    by("read by /proc/1/root", "/proc/1/root", path, O_RDONLY);
+    by("read by /proc/1/cwd", "/proc/1/cwd/", up, O_RDONLY | O_DIRECTORY);
+    by("read by /proc/self/root", "/proc/self/root", path, O_RDONLY);
+    unlink(link);
+    told("link", symlink(path, link));
+    by("read by a link", "", link, O_RDONLY);
 }

@@ -12,20 +12,12 @@
 
 void privileged(int argc, char **argv)
 {
-    (void)argc, (void)argv;
     call("bpf", syscall(SYS_bpf, 99, NULL, 0));
     call("perf_event_open", syscall(SYS_perf_event_open, NULL, 0, 0, 0, 0));
     call("userfaultfd", syscall(SYS_userfaultfd, BAD_FLAGS));
-    call("kexec_load", syscall(SYS_kexec_load, 0, 0, NULL, BAD_FLAGS));
-#ifdef SYS_kexec_file_load
-    call("kexec_file_load", syscall(SYS_kexec_file_load, -1, -1, 0, NULL, BAD_FLAGS));
-#endif
     call("init_module", syscall(SYS_init_module, NULL, 0, NULL));
     call("finit_module", syscall(SYS_finit_module, -1, NULL, BAD_FLAGS));
     call("delete_module", syscall(SYS_delete_module, NULL, 0));
-    call("reboot", syscall(SYS_reboot, 1, 2, 3, NULL));
-    call("swapon", syscall(SYS_swapon, NULL, 0));
-    call("swapoff", syscall(SYS_swapoff, NULL));
     call("quotactl", syscall(SYS_quotactl, BAD_FLAGS, NULL, 0, NULL));
     call("acct", syscall(SYS_acct, (void *)1));
     call("syslog", syscall(SYS_syslog, 3, NULL, 0));
@@ -35,6 +27,14 @@ void privileged(int argc, char **argv)
     call("iopl", syscall(SYS_iopl, 4));
     call("ioperm", syscall(SYS_ioperm, 0xFFFFFFFFUL, 2, 1));
 #endif
+    if (mild(argc, argv)) return;
+    call("kexec_load", syscall(SYS_kexec_load, 0, 0, NULL, BAD_FLAGS));
+#ifdef SYS_kexec_file_load
+    call("kexec_file_load", syscall(SYS_kexec_file_load, -1, -1, 0, NULL, BAD_FLAGS));
+#endif
+    call("reboot", syscall(SYS_reboot, 1, 2, 3, NULL));
+    call("swapon", syscall(SYS_swapon, NULL, 0));
+    call("swapoff", syscall(SYS_swapoff, NULL));
 }
 
 void rings(int argc, char **argv)

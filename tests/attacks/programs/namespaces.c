@@ -7,15 +7,33 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
-void mounts(int argc, char **argv)
+static void mounts_that_stay(void)
 {
-    (void)argc, (void)argv;
     call("mount", mount("none", "/tmp", "tmpfs", 0, NULL));
     call("bind mount", mount("/proc", "/tmp", NULL, MS_BIND, NULL));
     call("remount /", mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL));
     call("umount /proc", umount2("/proc", MNT_DETACH));
+}
+
+/* Who may mount is told that there is no such thing, after he was let in; on a folder of our own, nothing is mounted. */
+static void mounts_of_nothing(void)
+{
+    const char *here = "attack-folder";
+    if (mkdir(here, 0700) != 0 && errno != EEXIST) return told("mkdir", -1);
+    call("mount", mount("none", here, "no-such-system", 0, NULL));
+    call("bind mount", mount("/no-such-folder", here, NULL, MS_BIND, NULL));
+    call("remount", mount(NULL, here, NULL, MS_REMOUNT | MS_BIND, NULL));
+    call("umount", umount2(here, MNT_DETACH));
+    rmdir(here);
+}
+
+void mounts(int argc, char **argv)
+{
+    if (mild(argc, argv)) mounts_of_nothing();
+    else mounts_that_stay();
     call("pivot_root", syscall(SYS_pivot_root, NULL, NULL));
     call("fsopen", syscall(NR_FSOPEN, "tmpfs", 0));
     call("fspick", syscall(NR_FSPICK, AT_FDCWD, "/", 0));

@@ -25,7 +25,6 @@ static void made(const char *what, int family, int kind, int protocol)
 
 void network(int argc, char **argv)
 {
-    (void)argc, (void)argv;
     made("raw ICMP", AF_INET, SOCK_RAW, IPPROTO_ICMP);
     made("raw ICMPv6", AF_INET6, SOCK_RAW, IPPROTO_ICMPV6);
     made("raw IP", AF_INET, SOCK_RAW, IPPROTO_RAW);
@@ -35,8 +34,12 @@ void network(int argc, char **argv)
     made("netfilter by netlink", AF_NETLINK, SOCK_RAW, 12);
     struct ifreq device = {.ifr_name = "lo"};
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    device.ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING | IFF_PROMISC;
-    call_limited("promiscuous lo", ioctl(fd, SIOCSIFFLAGS, &device));
+    if (mild(argc, argv)) { /* the flags that it has */
+        if (ioctl(fd, SIOCGIFFLAGS, &device) == 0) call_limited("set flags of lo", ioctl(fd, SIOCSIFFLAGS, &device));
+    } else {
+        device.ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING | IFF_PROMISC;
+        call_limited("promiscuous lo", ioctl(fd, SIOCSIFFLAGS, &device));
+    }
     char entry[68] = {AF_INET}; /* struct arpreq, of a device that is not there */
     strcpy(entry + 52, "none0");
     call("change ARP", ioctl(fd, SIOCSARP, entry));

@@ -1,4 +1,4 @@
-/* K03, R11, R14, R16: other processes, and one's own. */
+/* K03, R01, R02, R08, R09, R10, R11, R14, R16: other processes, and one's own. */
 #include "attack.h"
 
 #include <dirent.h>
@@ -8,6 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
@@ -65,6 +68,84 @@ void zombies(int argc, char **argv)
         made++;
     }
     judged("zombies at once", made, made > limit);
+}
+
+/* crowd COUNT LIMIT: so many that live at once; they end with this one's word. */
+void crowd(int argc, char **argv)
+{
+    long count = argc > 0 ? atol(argv[0]) : 64, limit = argc > 1 ? atol(argv[1]) : 32, made = 0;
+    pid_t *children = calloc((size_t)count, sizeof *children);
+    while (children && made < count) {
+        pid_t child = fork();
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            alarm(20);
+            pause();
+            _exit(0);
+        }
+        if (child < 0) break;
+        children[made++] = child;
+    }
+    int kept = errno;
+    for (long i = 0; i < made; i++) kill(children[i], SIGKILL);
+    while (waitpid(-1, NULL, 0) > 0) {
+    }
+    free(children);
+    errno = kept;
+    judged("processes at once", made, made > limit);
+}
+
+/* memory MIB: each page of it is written. */
+void memory(int argc, char **argv)
+{
+    size_t size = (size_t)(argc > 0 ? atol(argv[0]) : 64) << 20;
+    volatile char *all = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return judged("MiB written", -1, false);
+    for (size_t at = 0; at < size; at += 4096) all[at] = 1;
+    judged("MiB written", (long)(size >> 20), true);
+}
+
+/* daemonised TOKEN [hold]: in a session of its own, without an environment, under the name TOKEN, for 30 s. */
+void daemonised(int argc, char **argv)
+{
+    const char *token = argc > 0 ? argv[0] : "station-attack";
+    char *const empty[] = {NULL};
+    int begun[2];
+    bool holds = argc > 1 && strcmp(argv[1], "hold") == 0;
+    if (argc > 1 && !holds) {
+        for (int fd = 0; fd < 3; fd++) close(fd);
+        sleep(30);
+        _exit(0);
+    }
+    if (pipe2(begun, O_CLOEXEC) != 0) abort();
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setsid();
+        if (fork() != 0) _exit(0);
+        execve("/proc/self/exe", (char *const[]){(char *)token, "R10", (char *)token, "stay", NULL}, empty);
+        if (write(begun[1], "x", 1) < 0) _exit(1);
+        _exit(1);
+    }
+    char byte;
+    close(begun[1]);
+    long failed = read(begun[0], &byte, 1); /* the end of the file: it has become what it is to be */
+    waitpid(child, NULL, 0);
+    told("daemon", failed == 0 ? 0 : -1);
+    if (!holds) return;
+    report();
+    while (read(0, &byte, 1) > 0) {
+    }
+}
+
+/* deaf TOKEN: for 30 s, whatever it is sent; TOKEN stands in its command line. */
+void deaf(int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    for (int number = 1; number < 65; number++) signal(number, SIG_IGN);
+    told("deaf", 0);
+    report();
+    sleep(30);
 }
 
 /* signals [NUMBER]: also sends it to everything, once the line is out. */

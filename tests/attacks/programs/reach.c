@@ -1,4 +1,4 @@
-/* N01, N02, N03, N05, K12: who can be reached, and locks that two boxes could signal by. */
+/* N01, N02, N03, N05, K09, K12: who can be reached, and locks that two boxes could signal by. */
 #include "attack.h"
 
 #include <arpa/inet.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 /* Nothing is sent where there is a way out: that is harm enough, and no packet of a test leaves the machine. */
 static bool alone(void)
@@ -117,6 +118,29 @@ void loopback(int argc, char **argv)
         long result = reach(names[i], atoi(argv[0]), SOCK_STREAM);
         judged(names[i], result, result == 0);
     }
+}
+
+/* services PORT: sockets of engines and buses, what names them, and a port that somebody outside listens on. */
+void services(int argc, char **argv)
+{
+    static const char *const sockets[] = {
+        "/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock",
+        "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/systemd/journal/socket",
+        "/tmp/.X11-unix/X0",
+    };
+    static const char *const names[] = {
+        "DOCKER_HOST", "STN_HOME", "NATS_URL", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR",
+    };
+    for (size_t i = 0; i < sizeof sockets / sizeof sockets[0]; i++) {
+        struct stat found;
+        long result = lstat(sockets[i], &found);
+        judged(sockets[i], result, result == 0 && S_ISSOCK(found.st_mode));
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        errno = ENOENT;
+        judged(names[i], getenv(names[i]) ? 0 : -1, getenv(names[i]) != NULL);
+    }
+    loopback(argc, argv);
 }
 
 void name_servers(int argc, char **argv)

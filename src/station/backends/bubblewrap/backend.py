@@ -36,8 +36,11 @@ from station.core.errors import BackendUnavailable, InternalError, InvalidInput,
 from station.core.spec import Spec
 from station.guest.binary import guest_binary
 from station.guest.session import GuestSession
+from station.machine import look
 
 NPROC_PER_NAMESPACE_SINCE = (5, 14)
+MASKED = ("/proc/keys", "/proc/key-users")
+"""Keys belong to a user of the machine, whatever namespace he is in: a box that is that user would see their names."""
 HOME_BYTES_EPHEMERAL = 1 << 30
 
 
@@ -159,6 +162,7 @@ class BubblewrapBackend(LocalBackend):
             tmpfs=tuple(tmpfs),
             mount=mount,
             cgroup_procs=tuple(cgroup.procs),
+            masked=tuple(name for name in MASKED if os.path.exists(name)),
             guest_options=self._settings.guest_options,
         )
 
@@ -196,7 +200,7 @@ class BubblewrapBackend(LocalBackend):
         settings = self._settings
         bwrap = settings.bwrap or await asyncio.to_thread(find_bwrap)
         guest = _guest_path(settings)
-        facts = diagnosis.look(bwrap.path if bwrap else None, bwrap.version if bwrap else (), guest)
+        facts = diagnosis.Facts(bwrap.path if bwrap else None, bwrap.version if bwrap else (), guest, look())
         unavailable = Capabilities(self.name, available=False, grade=Grade.PROCESS, notes=diagnosis.notes(facts))
         hopeless = diagnosis.before_trial(facts)
         if hopeless is not None or bwrap is None or guest is None:
@@ -229,7 +233,7 @@ class BubblewrapBackend(LocalBackend):
         groups = [cgroups, without] if cgroups.parents else [without]
         return [(who, group) for group in groups for who in users]
 
-    async def _trial(self, facts: diagnosis.MachineFacts) -> Capabilities:
+    async def _trial(self, facts: diagnosis.Facts) -> Capabilities:
         """Raises StationError where a box with what is chosen now does not start or answer."""
         box_id = f"probe-{secrets.token_hex(8)}"
         labels = Labels.ours(box_id, uid=box_id, generation=0, fence=0, station=self.station_id, pool=True)
@@ -251,12 +255,13 @@ class BubblewrapBackend(LocalBackend):
             network="none",
             guest_uid=self._found.users.guest_uid,
             containment="pidns" if "pidns" in can else "subreaper",
+            seccomp="seccomp" in can,
             mounts=True,
             powers=("measurable",),
             notes=self._notes(facts),
         )
 
-    def _notes(self, facts: diagnosis.MachineFacts) -> tuple[str, ...]:
+    def _notes(self, facts: diagnosis.Facts) -> tuple[str, ...]:
         found = self._found
         assert found is not None
         said = list(diagnosis.notes(facts))
