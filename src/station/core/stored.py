@@ -75,6 +75,8 @@ def check_prefix(text: str) -> str:
     """A prefix to list by: empty for all, else as `check_key` reads it, but it may end within a segment."""
     if not text.strip("/"):
         return ""
+    if text.removeprefix("/") in PREFIXES:
+        return text.removeprefix("/")
     return check_key(text.removesuffix("/")) + ("/" if text.endswith("/") else "")
 
 

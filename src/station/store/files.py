@@ -5,7 +5,7 @@ Its bodies: a directory of blobs named by digest (`directory`), and the object s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Page:
-    files: list[StoredFile]
+    files: Sequence[StoredFile]
     next: str | None = None
     """The cursor of the next page; `None`: there is none."""
 
