@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from station.core.errors import InternalError, InvalidInput, StationError, StorageFull, TooLarge, Unavailable
 from station.core.records import Owner
@@ -27,7 +27,9 @@ from station.core.stored import StoredFile
 
 from .catalog import Catalog
 from .database import translated
+from .durable import sync_directory
 from .files import Facts, Page, Room, StoredContent, Swept
+from .threads import in_thread
 
 T = TypeVar("T")
 
@@ -69,13 +71,13 @@ class DirectoryFiles:
         taken = self._take(facts.size or 0)
         incoming = _Incoming(self._path / "incoming")
         try:
-            await _in_thread(self._guarded, incoming.begin)
+            await in_thread(self._guarded, incoming.begin)
             async for chunk in content:
                 size = incoming.size + len(chunk)
                 self._check_size(size)
                 taken += self._take(max(0, size - taken))
-                await _in_thread(self._guarded, partial(incoming.write, chunk))
-            await _in_thread(self._guarded, incoming.finish)
+                await in_thread(self._guarded, partial(incoming.write, chunk))
+            await in_thread(self._guarded, incoming.finish)
             _check(incoming, facts)
             return await self._run(partial(self._commit, owner, key, incoming, facts))
         finally:
@@ -251,9 +253,9 @@ class _Incoming:
         """To its name, durably."""
         if not target.parent.exists():
             target.parent.mkdir(mode=0o700)
-            _sync(target.parent.parent)
+            sync_directory(target.parent.parent)
         self._path.replace(target)
-        _sync(target.parent)
+        sync_directory(target.parent)
 
     def discard(self) -> None:
         """Nothing of it is left, unless it was moved."""
@@ -275,7 +277,7 @@ class _Content:
         digest, size = hashlib.sha256(), 0
         if self._offset:
             self._blob.seek(self._offset)
-        while chunk := await _in_thread(self._blob.read, _CHUNK_BYTES):
+        while chunk := await in_thread(self._blob.read, _CHUNK_BYTES):
             size += len(chunk)
             if not self._offset:
                 digest.update(chunk)
@@ -296,15 +298,6 @@ class _Content:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Also when it is cancelled it has ended on return: nobody closes a file that a thread still uses."""
-    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait((task,))
 
 
 def _check(incoming: _Incoming, facts: Facts) -> None:
@@ -336,11 +329,3 @@ def _damaged(file: StoredFile) -> InternalError:
 def _blobs(directory: Path) -> Iterator[Path]:
     for shelf in directory.iterdir():
         yield from shelf.iterdir()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
