@@ -12,10 +12,10 @@ import pytest
 
 from station.core.errors import Busy, Conflict, InvalidInput, NotFound, StorageFull, TooLarge
 from station.core.records import Owner
-from station.core.stored import UPLOAD_BYTES
+from station.core.stored import UPLOAD_BYTES, Upload
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts
-from station.store.uploads import KEPT_SECONDS, Upload, Uploads
+from station.store.uploads import KEPT_SECONDS, Uploads
 
 US, THEM = Owner(), Owner("local", "other")
 DATA = random.Random(5).randbytes(300_000)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from station.core.errors import BoxLost, SandboxFailed, SandboxNotFound, StationError
 from station.core.ids import check_name, new_tool_id, uid_of
 from station.core.records import Owner, SandboxRecord, Timers
 from station.core.spec import LifecycleClass, Limits, Spec
 from station.core.states import State, check_transition
+from station.core.stored import session_prefix
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest
 from station.store.registry import Damaged, Listing, Registry
 
@@ -45,6 +46,14 @@ def _no_failpoint(_name: str) -> None:
     return
 
 
+RemoveStored: TypeAlias = Callable[[Owner, str], Awaitable[object]]
+"""Removes from the file store what an owner has below a prefix."""
+
+
+async def _nothing_stored(_owner: Owner, _prefix: str) -> None:
+    return
+
+
 class Sandboxes:
     """The one owner of records. Changes of one sandbox happen one after the other; a change that has begun is ended
     even when the caller goes away."""
@@ -58,6 +67,7 @@ class Sandboxes:
         defaults: Callable[[], Defaults],
         now: Callable[[], float],
         failpoint: Callable[[str], None] = _no_failpoint,
+        remove_stored: RemoveStored = _nothing_stored,
     ) -> None:
         self._registry = registry
         self._boxes = boxes
@@ -65,6 +75,7 @@ class Sandboxes:
         self._defaults = defaults
         self._now = now
         self._failpoint = failpoint
+        self._remove_stored = remove_stored
         self._locks = KeyedLocks()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tool_ids = ToolIds()
@@ -356,6 +367,9 @@ class Sandboxes:
                 await self._boxes.destroy(record)
                 self._failpoint("delete.after_destroy")
                 await self._boxes.remove_files(record)
+                for name in (record.uid, record.tool_id):
+                    if name:
+                        await self._remove_stored(record.owner, session_prefix(name))
                 self._failpoint("delete.after_files")
             except (StationError, OSError) as error:
                 await self._note_reason(record, f"it could not be deleted: {error}")

@@ -43,6 +43,97 @@ class StoredFile:
     """`original_filename` of uploads; `original_path`, `sandbox_id` of what a sandbox published."""
 
 
+@dataclass(frozen=True)
+class FileListing:
+    """GET /files."""
+
+    files: list[StoredFile]
+    count: int
+    """Of these."""
+    next: str | None = None
+    """Give it as `after` to go on; `None`: that was all."""
+
+
+@dataclass(frozen=True)
+class UploadRequest:
+    """POST /uploads: a file that comes in pieces."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    size: int
+    checksum: str
+    """SHA-256 of the whole, hex."""
+    key: str | None = None
+    """`None`: `files/` and a new id."""
+    ttl: str | None = None
+    content_type: str | None = None
+    """`None`: by the end of `filename`, else of the key."""
+    filename: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InvalidInput(f"size must not be below zero; it is {self.size}", field="size")
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """POST /sandboxes/{id}/stage: from the store into a sandbox."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    key: str
+    destination: str
+    """Relative: below /workspace. Its parents are made."""
+    mode: str = "644"
+    """Octal permission bits."""
+    overwrite: bool = True
+
+    def mode_bits(self) -> int:
+        """Raises InvalidInput for what is no octal number from 0 to 777."""
+        if not re.fullmatch(r"0?[0-7]{1,3}", self.mode):
+            raise InvalidInput(f"mode is octal permission bits from 0 to 777, not {self.mode[:40]!r}", field="mode")
+        return int(self.mode, 8)
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """POST /sandboxes/{id}/publish: from a sandbox into the store."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    source: str
+    """Relative: below /workspace."""
+    key: str | None = None
+    """`None`: `files/` and a new id."""
+    ttl: str | None = None
+    content_type: str | None = None
+    """`None`: by the end of `source`."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What was brought into a sandbox."""
+
+    path: str
+    """Absolute in the sandbox, percent-coded."""
+    size: int
+    checksum: str
+    created: bool
+    """False: it replaced something."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One that has begun."""
+
+    id: str
+    key: str
+    size: int
+    checksum: str
+    offset: int = 0
+    """How much has come: the next piece begins there."""
+
+
 def check_key(text: str) -> str:
     """The key that `text` means: without a leading slash, below `files/` where it names no other place.
 
@@ -98,6 +189,13 @@ def parse_ttl(text: str) -> float:
     if not found or not int(found[1]):
         raise InvalidInput(f"{text[:40]!r} is no time to live; it looks like 90s, 15m, 12h, 7d or 2w", field="ttl")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def check_content_type(text: str) -> str:
+    """Raises InvalidInput for what is no media type: it becomes a header."""
+    if len(text) > 255 or not re.fullmatch(r"[\w.+-]+/[\w.+-]+(; ?[\w.-]+=[\w.+-]+)*", text, re.ASCII):
+        raise InvalidInput(f"{text[:80]!r} is no content type; it looks like text/csv", field="content_type")
+    return text
 
 
 def content_type_of(name: str) -> str:

@@ -22,9 +22,12 @@ from station.core.ids import is_uid
 from station.core.records import SandboxRecord
 from station.core.spec import Spec
 from station.core.wire import RunRequest
+from station.store.directory import DirectoryFiles
+from station.store.files import FileStore
 from station.store.identity import station_id
 from station.store.registry import Damaged, Registry
 from station.store.sqlite import SqliteRegistry
+from station.store.uploads import Uploads
 from station.worker.boxes import LiveBoxes
 from station.worker.failpoints import failpoint
 from station.worker.files import Files
@@ -35,6 +38,7 @@ from station.worker.pool import Pool
 from station.worker.processes import Processes
 from station.worker.reconcile import reconcile
 from station.worker.runs import Runs
+from station.worker.staging import Staging
 from station.worker.tasks import Tasks
 from station.worker.watch import Watchdog
 
@@ -78,6 +82,7 @@ class Station:
         identity: str,
         backends: Mapping[str, Backend],
         registry: Registry,
+        store: FileStore,
         journal: Journal,
         now: Callable[[], float],
         clock: Callable[[], float],
@@ -93,7 +98,8 @@ class Station:
         self.default_backend: str | None = None
         """What a caller gets that names none; `None`: nothing that isolates works here."""
         self.started_at = now()
-        self._now = now
+        self.now = now
+        """Seconds since the epoch."""
         self._clock = clock
         self._cleanup_at = clock()
         self.activity = Activity(clock)
@@ -112,9 +118,18 @@ class Station:
             usable, station=identity, processes=self.processes, on_lost=self._box_lost, forbidden=forbidden
         )
         self.sandboxes = Sandboxes(
-            registry, self.boxes, station=identity, defaults=self._defaults, now=now, failpoint=failpoint
+            registry,
+            self.boxes,
+            station=identity,
+            defaults=self._defaults,
+            now=now,
+            failpoint=failpoint,
+            remove_stored=store.delete_below,
         )
         self.files = Files()
+        self.store = store
+        self.uploads = Uploads(settings.home / "uploads", store, now=now)
+        self.staging = Staging(self.files, store, now=now)
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
         self._orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
         self.runs = Runs(self.pool, self._run_spec, now=now, clock=clock, timeout_seconds=sandbox.timeout_seconds)
@@ -141,6 +156,11 @@ class Station:
                 stack.push_async_callback(backend.aclose)
             registry = SqliteRegistry(home / "registry.db")
             stack.push_async_callback(registry.aclose)
+            bounds = settings.files
+            store = DirectoryFiles(
+                home / "files", now=now, max_file_bytes=bounds.max_file_bytes, max_bytes=bounds.max_bytes
+            )
+            stack.push_async_callback(store.aclose)
             journal = Journal(home / "processes.db")
             stack.callback(journal.close)
             station = cls(
@@ -148,6 +168,7 @@ class Station:
                 identity=identity,
                 backends=backends,
                 registry=registry,
+                store=store,
                 journal=journal,
                 now=now,
                 clock=clock,
@@ -191,7 +212,7 @@ class Station:
     def last_use(self, record: SandboxRecord) -> float:
         """Now, while somebody uses it."""
         in_use = self.sandboxes.uses.under_way(record.uid) or self._is_busy(record.uid)
-        return self._now() if in_use else record.last_active_at
+        return self.now() if in_use else record.last_active_at
 
     def check_enabled(self) -> None:
         """Raises Refused where the operator has switched sandboxes off."""
@@ -214,10 +235,19 @@ class Station:
         await self.sandboxes.flush()
         await self._clean_up()
         await self._orphans.sweep_when_due()
+        await self._sweep_store()
         try:
             self.processes.sweep()
         except StationError as error:
             log.warning("old commands were not forgotten: %s", error)
+
+    async def _sweep_store(self) -> None:
+        """What has expired in the file store, and uploads that nobody goes on with."""
+        try:
+            await self.store.sweep(self.now())
+            await self.uploads.sweep()
+        except StationError as error:
+            log.warning("the file store was not swept: %s", error)
 
     async def delete_all(self) -> None:
         """Every sandbox, as far as that can be done."""

@@ -59,7 +59,7 @@ class Catalog:
             (owner.account, owner.deployment, file.key, *values, json.dumps(file.metadata)),
         )
 
-    def list(self, owner: Owner, prefix: str, now: float, after: str, limit: int) -> Sequence[StoredFile]:
+    def list(self, owner: Owner, prefix: str, now: float, *, after: str, limit: int) -> Sequence[StoredFile]:
         """By the bytes of their keys."""
         rows = self._db.execute(
             f"SELECT {_COLUMNS} FROM files WHERE account = ? AND deployment = ? AND key > ? "  # noqa: S608

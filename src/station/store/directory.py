@@ -99,7 +99,7 @@ class DirectoryFiles:
         return await self._run(opened)
 
     async def list(self, owner: Owner, prefix: str, now: float, *, after: str = "", limit: int = 1000) -> Page:
-        found = await self._run(lambda: self._catalog.list(owner, prefix, now, after, limit + 1))
+        found = await self._run(lambda: self._catalog.list(owner, prefix, now, after=after, limit=limit + 1))
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
     async def delete(self, owner: Owner, key: str) -> bool:

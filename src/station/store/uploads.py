@@ -13,14 +13,14 @@ import json
 import os
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from station.core.errors import Busy, Conflict, InvalidInput, LimitReached, NotFound, StorageFull, TooLarge, Unavailable
 from station.core.ids import new_id
 from station.core.records import Owner
-from station.core.stored import UPLOAD_BYTES, StoredFile
+from station.core.stored import UPLOAD_BYTES, StoredFile, Upload
 
 from .durable import sync_directory, write_private
 from .files import Facts, FileStore
@@ -34,18 +34,6 @@ MAX_UPLOADS = 256
 _DIGEST_BYTES = 32
 _ID = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}")
 _READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One that has begun."""
-
-    id: str
-    key: str
-    size: int
-    checksum: str
-    offset: int = 0
-    """How much has come: the next piece begins there."""
 
 
 class Uploads:
