@@ -83,7 +83,7 @@ class StageRequest:
 
     key: str
     destination: str
-    """Relative: below /workspace. Its parents are made."""
+    """Percent-coded (`core.paths`). Relative: below /workspace. Its parents are made."""
     mode: str = "644"
     """Octal permission bits."""
     overwrite: bool = True
@@ -102,7 +102,7 @@ class PublishRequest:
     __pydantic_config__ = FORBID_EXTRA
 
     source: str
-    """Relative: below /workspace."""
+    """Percent-coded (`core.paths`). Relative: below /workspace."""
     key: str | None = None
     """`None`: `files/` and a new id."""
     ttl: str | None = None

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from station.core.errors import InvalidInput
 from station.core.ids import new_id
+from station.core.paths import decode_name
 from station.core.records import Owner
 from station.core.stored import (
     OCTETS,
@@ -155,7 +156,7 @@ async def stage(station: Station, request: Request) -> Response:
         live,
         owner_of(request),
         check_key(wanted.key),
-        wanted.destination,
+        decode_name(wanted.destination),
         mode=wanted.mode_bits(),
         overwrite=wanted.overwrite,
     )
@@ -171,7 +172,7 @@ async def publish(station: Station, request: Request) -> Response:
     stored = await station.staging.publish(
         live,
         owner_of(request),
-        wanted.source,
+        decode_name(wanted.source),
         check_key(wanted.key or new_id("f", station.now())),
         ttl_seconds=None if wanted.ttl is None else parse_ttl(wanted.ttl),
         content_type=wanted.content_type,
