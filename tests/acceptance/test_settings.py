@@ -60,6 +60,17 @@ def a_station_answers_on_tcp_to_those_with_the_token() -> None:
         assert httpx2.get(url, headers=headers, trust_env=False).json()["pid"] == pid
 
 
+@proves("files.max_file_bytes", "files.max_bytes")
+def stored_files_are_bounded() -> None:
+    with state_directory("files: {max_file_bytes: 10, max_bytes: 15}\n") as home, connect(home) as client:
+        with pytest.raises(errors.TooLarge, match=r"files\.max_file_bytes"):
+            client.files.write("a", b"x" * 11)
+        client.files.write("a", b"x" * 10)
+        with pytest.raises(errors.StorageFull, match=r"files\.max_bytes"):
+            client.files.write("b", b"y" * 6)
+        client.files.write("b", b"y" * 5)
+
+
 @proves("sandbox.enabled")
 def sandboxes_are_switched_off() -> None:
     with state_directory() as home, connect(home) as client:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from station.control.sandboxes import Defaults, Sandboxes
+from station.control.decisions import Defaults
+from station.control.sandboxes import Sandboxes
 from station.core.errors import BoxLost, StationError
 from station.core.ids import uid_of
 from station.core.records import BoxRef, SandboxRecord

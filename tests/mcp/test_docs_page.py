@@ -113,7 +113,7 @@ def test_the_example_does_its_task(env: dict[str, str]):
     program = [sys.executable, str(ROOT / "docs_src" / "agent_tools.py")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=50, env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    said = ["11 tools", "exit code 0 ['readings.csv', 'report.txt', 'warmest.py']", "warmest: wed, mean: 20.52"]
+    said = ["13 tools", "exit code 0 ['readings.csv', 'report.txt', 'warmest.py']", "warmest: wed, mean: 20.52"]
     assert done.stdout.splitlines() == said
 
 

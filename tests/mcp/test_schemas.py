@@ -19,6 +19,7 @@ from tests.mcp.test_parse import needed
 TWO_SETS = {
     "sandbox_run", "sandbox_open", "sandbox_exec", "sandbox_start", "sandbox_output", "sandbox_kill",
     "sandbox_fs_write", "sandbox_fs_read", "sandbox_fs_list", "sandbox_fs_delete", "sandbox_close",
+    "sandbox_stage_file", "sandbox_publish_file",
 }  # fmt: skip
 # What needs no word: it is what it is called.
 SELF_EVIDENT = {

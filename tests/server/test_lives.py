@@ -183,7 +183,7 @@ async def test_fb_b32_a_running_command_keeps_its_sandbox_only_with_a_time_limit
         process = (await api.call("POST", f"/sandboxes/{uid}/processes", body)).json()["id"]
     machine.later += 20 * MINUTES
     async with machine.api() as api:
-        assert ((await view(api, uid))["remove_at"] > api.station._now()) is stays
+        assert ((await view(api, uid))["remove_at"] > api.station.now()) is stays
         await api.station.housekeeping()
         assert (await api.call("GET", f"/sandboxes/{uid}")).is_success is stays
         if not stays:

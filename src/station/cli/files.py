@@ -93,7 +93,7 @@ def _upload(files: Files, source: str, path: str) -> None:
     if not local.exists():
         raise FileNotFound(f"there is no file {encode_name(source)} here", path=encode_name(source))
     name = local.resolve().name
-    with _bar(name) as progress:
+    with bar(name) as progress:
         files.upload(local, f"{path.rstrip('/')}/{name}" if _is_folder(files, path) else path, progress=progress)
 
 
@@ -117,12 +117,12 @@ def _download(files: Files, path: str, target: str, skip_outer_links: bool) -> N
     if local.is_dir() or target.endswith("/"):
         local.mkdir(parents=True, exist_ok=True)
         local = local / ("workspace" if name in (".", "..") else name)
-    with _bar(name) as progress:
+    with bar(name) as progress:
         files.download(path, local, progress=progress, skip_outer_links=skip_outer_links)
 
 
 @contextmanager
-def _bar(name: str) -> Iterator[Progress | None]:
+def bar(name: str) -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,7 +11,20 @@ from station.core.errors import Conflict
 from station.core.records import SandboxRecord
 from station.core.spec import DEFAULT_LIMITS, NETWORK_NONE, Limits, Spec
 from station.core.states import State
-from station.core.wire import OpenRequest, RunRequest
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest, RunRequest
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What an open gets that names nothing."""
+
+    backend: str
+    limits: Limits = field(default_factory=Limits)
+    """Only what the operator named."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of commands whose sandbox names none either."""
+    idle_timeout_seconds: float = 1800.0
+    """How long a temporary one stays unused."""
 
 
 class Step(StrEnum):
@@ -110,12 +123,12 @@ def check_same(record: SandboxRecord, request: OpenRequest, *, timeout_seconds: 
     pairs += [(f"limits.{field}", value, getattr(held, field)) for field, value in request.limits.named().items()]
     if request.timeout_seconds is not None:
         pairs.append(("timeout_seconds", request.timeout_seconds, record.timeout_seconds or timeout_seconds))
-    for field, wanted, has in pairs:
+    for name, wanted, has in pairs:
         if wanted != has:
             raise Conflict(
-                f"sandbox {name!r} exists with {field} {_shown(has)}, not {_shown(wanted)}; leave {field} out to use "
+                f"sandbox {name!r} exists with {name} {_shown(has)}, not {_shown(wanted)}; leave {name} out to use "
                 "it as it is, choose another name, or delete it first",
-                field=field,
+                field=name,
                 has=_shown(has),
                 wanted=_shown(wanted),
             )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
 from station.core.errors import BoxLost, Busy, SandboxFailed, SandboxNotFound, StationError, Unavailable
 from station.core.ids import check_name, new_tool_id, uid_of
 from station.core.records import Owner, SandboxRecord, Timers
-from station.core.spec import LifecycleClass, Limits, Spec
+from station.core.spec import LifecycleClass, Spec
 from station.core.states import State, check_transition
-from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest
+from station.core.stored import session_prefix
+from station.core.wire import OpenRequest
 from station.store.registry import Damaged, Listing, Registry
 
 from .admission import Admission
-from .decisions import Step, check_same, is_over, make_spec, next_step, undone
+from .decisions import Defaults, Step, check_same, is_over, make_spec, next_step, undone
 from .locks import KeyedLocks
 from .ports import UNKNOWN_BACKEND, Boxes, Made
 from .tool_ids import ToolIds
@@ -29,20 +30,15 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """What an open gets that names nothing."""
-
-    backend: str
-    limits: Limits = field(default_factory=Limits)
-    """Only what the operator named."""
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    """Of commands whose sandbox names none either."""
-    idle_timeout_seconds: float = 1800.0
-    """How long a temporary one stays unused."""
-
-
 def _no_failpoint(_name: str) -> None:
+    return
+
+
+RemoveStored: TypeAlias = Callable[[Owner, str], Awaitable[object]]
+"""Removes from the file store what an owner has below a prefix."""
+
+
+async def _nothing_stored(_owner: Owner, _prefix: str) -> None:
     return
 
 
@@ -60,6 +56,7 @@ class Sandboxes:
         now: Callable[[], float],
         max_sandboxes: int | None = None,
         failpoint: Callable[[str], None] = _no_failpoint,
+        remove_stored: RemoveStored = _nothing_stored,
     ) -> None:
         self._registry = registry
         self._admission = Admission(registry, max_sandboxes)
@@ -68,6 +65,7 @@ class Sandboxes:
         self._defaults = defaults
         self._now = now
         self._failpoint = failpoint
+        self._remove_stored = remove_stored
         self._locks = KeyedLocks()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tool_ids = ToolIds()
@@ -375,6 +373,9 @@ class Sandboxes:
                 await self._boxes.destroy(record)
                 self._failpoint("delete.after_destroy")
                 await self._boxes.remove_files(record)
+                for name in (record.uid, record.tool_id):
+                    if name:
+                        await self._remove_stored(record.owner, session_prefix(name))
                 self._failpoint("delete.after_files")
             except (StationError, OSError) as error:
                 await self._note_reason(record, f"it could not be deleted: {error}")

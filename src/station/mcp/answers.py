@@ -248,6 +248,39 @@ class DeleteAnswer:
 
 
 @dataclass(frozen=True)
+class StageAnswer:
+    """Of `sandbox_stage_file`."""
+
+    __pydantic_config__ = _DOCS
+
+    ok: bool
+    path: str
+    """As given."""
+    size_bytes: int
+    checksum: str
+    """SHA-256, hex."""
+    sandbox_id: str
+
+
+@dataclass(frozen=True)
+class PublishAnswer:
+    """Of `sandbox_publish_file`."""
+
+    __pydantic_config__ = _DOCS
+
+    ok: bool
+    file_key: str
+    """For sandbox_stage_file, `stn files download`, or whoever is to have the file."""
+    size_bytes: int
+    checksum: str
+    """SHA-256, hex."""
+    content_type: str
+    sandbox_id: str
+    expires_at: float | None = None
+    """When it goes by itself, in seconds since the epoch. Left out: it stays."""
+
+
+@dataclass(frozen=True)
 class CloseAnswer:
     """Of `sandbox_close`."""
 

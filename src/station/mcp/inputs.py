@@ -233,6 +233,30 @@ class DeleteInput:
 
 
 @dataclass(frozen=True)
+class StageInput:
+    """`sandbox_stage_file`"""
+
+    __pydantic_config__ = STRICT
+    file_key: str
+    """Key of a file in the store, as files/f_…"""
+    destination: Path
+    """Where it goes: relative to /workspace, or absolute below /workspace, /home/node or /tmp."""
+    sandbox_id: SandboxId = None
+
+
+@dataclass(frozen=True)
+class PublishInput:
+    """`sandbox_publish_file`"""
+
+    __pydantic_config__ = STRICT
+    source: Path
+    """The file: relative to /workspace, or absolute below /workspace, /home/node or /tmp."""
+    file_key: str | None = None
+    """Key to store it under. Default: files/ and a new id."""
+    sandbox_id: SandboxId = None
+
+
+@dataclass(frozen=True)
 class CloseInput:
     """`sandbox_close`"""
 

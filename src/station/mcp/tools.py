@@ -11,7 +11,7 @@ from typing import Any
 from station.core.errors import InvalidInput
 from station.validate import adapter, from_json
 
-from . import answers, files, inputs, lifecycle, programs
+from . import answers, files, inputs, lifecycle, programs, staging
 from .call import Call, Reply
 
 Handler = Callable[[Call, Any], Awaitable[Reply]]
@@ -146,6 +146,26 @@ TOOLS: dict[str, Tool] = {
             files.delete,
             destructive=True,
             idempotent=True,
+        ),
+        Tool(
+            "sandbox_stage_file",
+            "Bring in a stored file",
+            "Bring a file that the user has put into the file store (`file_key`, as files/f_…) into a sandbox. Of any "
+            "size: its content does not pass through you. Folders on the way are made.",
+            inputs.StageInput,
+            answers.StageAnswer,
+            staging.stage,
+            destructive=True,
+            idempotent=True,
+        ),
+        Tool(
+            "sandbox_publish_file",
+            "Hand out a file",
+            "Put a file of a sandbox into the file store, for the user or for a later step, and get its `file_key`. Of "
+            "any size: its content does not pass through you.",
+            inputs.PublishInput,
+            answers.PublishAnswer,
+            staging.publish,
         ),
         Tool(
             "sandbox_close",

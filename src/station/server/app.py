@@ -18,6 +18,7 @@ from . import routes_files as files
 from . import routes_processes as processes
 from . import routes_sandboxes as sandboxes
 from . import routes_station as stations
+from . import routes_store as store
 from .errors import HANDLERS
 from .faces import Faces
 from .guard import HEALTH
@@ -57,6 +58,18 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_ONE}/files/copy", files.copy),
     ("GET", f"{_ONE}/files/archive", files.read_archive),
     ("PUT", f"{_ONE}/files/archive", files.write_archive),
+    ("POST", f"{_ONE}/stage", store.stage),
+    ("POST", f"{_ONE}/publish", store.publish),
+    ("POST", "/files", store.upload_form),
+    ("GET", "/files", store.list_),
+    ("GET", "/files/{key:path}", store.read),
+    ("PUT", "/files/{key:path}", store.write),
+    ("DELETE", "/files/{key:path}", store.delete),
+    ("POST", "/uploads", store.begin_upload),
+    ("GET", "/uploads/{upload}", store.get_upload),
+    ("PUT", "/uploads/{upload}", store.append),
+    ("POST", "/uploads/{upload}/finish", store.finish_upload),
+    ("DELETE", "/uploads/{upload}", store.abort_upload),
 ]
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import socket
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 from station.core.errors import Busy, Refused, Unavailable
@@ -29,21 +27,6 @@ def prepare(home: Path) -> None:
             home.chmod(0o700)
     except OSError as error:
         raise Unavailable(f"the state directory {home} cannot be used: {error.strerror}", retryable=False) from error
-
-
-def write_private(file: Path, data: bytes) -> None:
-    """Whole or not at all, durably, and for this user alone. Raises OSError."""
-    half = file.with_name(f".stn-{secrets.token_hex(8)}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(half, flags, 0o600), "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        half.rename(file)
-    finally:
-        with suppress(OSError):  # it has its name, or never came to be; what went wrong is told already
-            half.unlink()
 
 
 class Lock:

@@ -30,6 +30,7 @@ from station.core.wire import (
     MAX_TIMEOUT_SECONDS,
     MIN_TIMEOUT_SECONDS,
 )
+from station.store.directory import GIB
 from station.validate import from_plain
 from station.worker.journal import KEPT_FINISHED
 
@@ -39,6 +40,7 @@ FILE = "station.yaml"
 MAX_SHOWN_BYTES = 512 * 1024
 """The head of each stream that a record keeps."""
 _MOST_MINUTES = 1_000_000.0
+_MOST_BYTES = 1 << 50
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
 _VARIABLE = "variable"
 """In a field's metadata: the variable of a key that has another than its place says."""
@@ -135,12 +137,25 @@ class SandboxSettings:
 
 
 @dataclass(frozen=True)
+class FileSettings:
+    """The section `files:`, the file store."""
+
+    __pydantic_config__ = _FORBID
+
+    max_file_bytes: Annotated[int, Ge(1), Le(_MOST_BYTES)] = 5 * GIB
+    """Of one stored file."""
+    max_bytes: Annotated[int, Ge(1), Le(_MOST_BYTES)] = 10 * GIB
+    """Of all of them, equal contents counted once."""
+
+
+@dataclass(frozen=True)
 class Settings:
     __pydantic_config__ = _FORBID
 
     home: Path
     """The state directory; from `--home`, STN_HOME or the default, never from the file."""
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    files: FileSettings = field(default_factory=FileSettings)
     listen: str | None = None
     """`HOST:PORT` of loopback, where TCP is answered beside the socket, to those with the operator's token. Unset: not
     at all."""
@@ -263,4 +278,4 @@ def _read(path: Path, raw: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInput(f"{path} must hold keys and values", field=FILE)
     # An empty section means its defaults.
-    return {str(key): {} if value is None and key == "sandbox" else value for key, value in found.items()}
+    return {str(key): {} if value is None and key in ("sandbox", "files") else value for key, value in found.items()}

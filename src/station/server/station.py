@@ -15,8 +15,8 @@ from station.backends.bubblewrap import BubblewrapSettings
 from station.backends.docker import DockerSettings, OperatorNetwork, Pull, RegistryAuth
 from station.backends.host import HostBackend, HostSettings
 from station.backends.registry import DEFAULTS, choose_default, make_backends
-from station.control.decisions import as_run, make_spec, with_image
-from station.control.sandboxes import Defaults, Sandboxes
+from station.control.decisions import Defaults, as_run, make_spec, with_image
+from station.control.sandboxes import Sandboxes
 from station.core.capabilities import Isolation
 from station.core.errors import BoxLost, Refused, StationError
 from station.core.ids import is_uid
@@ -25,9 +25,12 @@ from station.core.records import SandboxRecord
 from station.core.spec import Spec
 from station.core.wire import Diagnosis, OpenRequest, RunRequest
 from station.machine import look
+from station.store.directory import DirectoryFiles
+from station.store.files import FileStore
 from station.store.identity import station_id
 from station.store.registry import Damaged, Registry
 from station.store.sqlite import SqliteRegistry
+from station.store.uploads import Uploads
 from station.worker.audit import Audit, Policy
 from station.worker.boxes import REACH_SECONDS, LiveBoxes
 from station.worker.failpoints import failpoint
@@ -39,6 +42,7 @@ from station.worker.pool import Pool
 from station.worker.processes import Processes
 from station.worker.reconcile import Settling, reconcile
 from station.worker.runs import Runs
+from station.worker.staging import Staging
 from station.worker.tasks import Tasks
 from station.worker.watch import Watchdog
 
@@ -85,6 +89,7 @@ class Station:
         identity: str,
         backends: Mapping[str, Backend],
         registry: Registry,
+        store: FileStore,
         journal: Journal,
         audit: Audit,
         now: Callable[[], float],
@@ -101,7 +106,8 @@ class Station:
         self.default_backend: str | None = None
         """What a caller gets that names none; `None`: nothing that isolates works here."""
         self.started_at = now()
-        self._now = now
+        self.now = now
+        """Seconds since the epoch."""
         self._clock = clock
         self._cleanup_at = clock()
         self.activity = Activity(clock)
@@ -134,8 +140,12 @@ class Station:
             now=now,
             max_sandboxes=sandbox.max_sandboxes,
             failpoint=failpoint,
+            remove_stored=store.delete_below,
         )
         self.files = Files()
+        self.store = store
+        self.uploads = Uploads(settings.home / "uploads", store, now=now)
+        self.staging = Staging(self.files, store, now=now)
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
         self._orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
         self.runs = Runs(self.pool, self._run_spec, now=now, clock=clock, timeout_seconds=sandbox.timeout_seconds)
@@ -164,6 +174,11 @@ class Station:
                 stack.push_async_callback(backend.aclose)
             registry = SqliteRegistry(home / "registry.db")
             stack.push_async_callback(registry.aclose)
+            bounds = settings.files
+            store = DirectoryFiles(
+                home / "files", now=now, max_file_bytes=bounds.max_file_bytes, max_bytes=bounds.max_bytes
+            )
+            stack.push_async_callback(store.aclose)
             journal = Journal(home / "processes.db", kept_finished=settings.sandbox.max_history)
             stack.callback(journal.close)
             station = cls(
@@ -171,6 +186,7 @@ class Station:
                 identity=identity,
                 backends=backends,
                 registry=registry,
+                store=store,
                 journal=journal,
                 audit=Audit(backends, home, policy, clock=clock, machine=machine),
                 now=now,
@@ -240,7 +256,7 @@ class Station:
     def last_use(self, record: SandboxRecord) -> float:
         """Now, while somebody uses it."""
         in_use = self.sandboxes.uses.under_way(record.uid) or self._is_busy(record.uid)
-        return self._now() if in_use else record.last_active_at
+        return self.now() if in_use else record.last_active_at
 
     def check_enabled(self) -> None:
         """Raises Refused where the operator has switched sandboxes off."""
@@ -267,6 +283,7 @@ class Station:
         await self.sandboxes.flush()
         await self._clean_up()
         await self._orphans.sweep_when_due()
+        await self._sweep_store()
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -274,6 +291,14 @@ class Station:
             self.processes.sweep()
         except StationError as error:
             log.warning("old commands were not forgotten: %s", error)
+
+    async def _sweep_store(self) -> None:
+        """What has expired in the file store, and uploads that nobody goes on with."""
+        try:
+            await self.store.sweep(self.now())
+            await self.uploads.sweep()
+        except StationError as error:
+            log.warning("the file store was not swept: %s", error)
 
     async def delete_all(self) -> None:
         """Every sandbox, as far as that can be done."""

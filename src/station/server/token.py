@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from station.core.errors import InvalidInput, Refused, Unavailable
-
-from .home import write_private
+from station.store.durable import write_private
 
 FILE = "operator.token"
 VARIABLE = "STN_TOKEN"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from pathlib import Path
 
 from station.core.errors import Unavailable
+
+from .durable import write_private
 
 
 def station_id(home: Path) -> str:
@@ -15,24 +16,10 @@ def station_id(home: Path) -> str:
     id: a new one would orphan every box."""
     path = home / "station_id"
     if not path.exists():
-        _write_durably(path, f"st-{secrets.token_hex(8)}\n")
+        write_private(path, f"st-{secrets.token_hex(8)}\n".encode())
     text = path.read_text(encoding="ascii", errors="replace").strip()
     if not re.fullmatch(r"st-[0-9a-f]{16}", text):
         raise Unavailable(
             f"{path} holds no station id; restore it, or remove it if no sandbox matters", retryable=False
         )
     return text
-
-
-def _write_durably(path: Path, text: str) -> None:
-    temporary = path.with_name(f".stn-{secrets.token_hex(6)}")
-    with temporary.open("x", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

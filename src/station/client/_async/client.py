@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from station.client._address import remote
 from station.client._build import (
     Call,
     Data,
@@ -35,6 +36,7 @@ from station.core.wire import MAX_TIMEOUT_SECONDS, Diagnosis, RunRequest, Sandbo
 from .connection import AsyncConnection
 from .pulling import PULL_SECONDS, request_shown
 from .sandbox import AsyncSandbox, delete_at, get_view, list_views, open_view, view_at
+from .stored import AsyncStoredFiles
 
 _CANCEL_SECONDS = 5.0
 
@@ -43,9 +45,19 @@ class AsyncClient:
     """One connection for many calls, from any number of tasks. `async with` closes it; nothing else ends by that."""
 
     def __init__(
-        self, home: str | os.PathLike[str] | None = None, *, start: bool = True, any_version: bool = False
+        self,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        start: bool = True,
+        any_version: bool = False,
+        url: str | None = None,
+        token: str | None = None,
     ) -> None:
-        self._connection = AsyncConnection(home, start=start, any_version=any_version)
+        """See `station.aconnect`."""
+        place = None if url is None else remote(url, token)
+        self._connection = AsyncConnection(home, start=start, any_version=any_version, remote=place)
+        self.files = AsyncStoredFiles(self._connection)
+        """The station's file store."""
 
     @property
     def home(self) -> str:
@@ -232,12 +244,19 @@ class AsyncClient:
             await self._connection.request(Call("DELETE", url("runs", prc), replay=True))
 
 
-def aconnect(home: str | os.PathLike[str] | None = None, *, start: bool = True) -> AsyncClient:
+def aconnect(
+    home: str | os.PathLike[str] | None = None,
+    *,
+    start: bool = True,
+    url: str | None = None,
+    token: str | None = None,
+) -> AsyncClient:
     """One connection for many calls: `async with station.aconnect() as client:`. Nothing is sent before the first call.
 
-    `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs.
+    `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs. `url`:
+    a station on TCP instead (`https://…`, or `http://` on this machine), with `token`, else STN_TOKEN.
     """
-    return AsyncClient(home, start=start)
+    return AsyncClient(home, start=start, url=url, token=token)
 
 
 async def arun(

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 import station
+from station.client._address import Remote
 from station.client._build import Call
 from station.client._home import SocketAddress, find_home
 from station.client._io_async import to_thread
@@ -34,10 +35,17 @@ class AsyncConnection:
     """
 
     def __init__(
-        self, home: str | os.PathLike[str] | None = None, *, start: bool = True, any_version: bool = False
+        self,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        start: bool = True,
+        any_version: bool = False,
+        remote: Remote | None = None,
     ) -> None:
+        """`remote`: a station on TCP, instead of the one of a state directory; it is never started."""
         self.home: Path = find_home(home)
-        self._start = start
+        self._remote = remote
+        self._start = start and remote is None
         self._any_version = any_version
         self._checked = False
         self._http: httpx2.AsyncHTTPTransport | None = None
@@ -76,10 +84,10 @@ class AsyncConnection:
                 # Whoever took the connection has died since; of the call nothing was sent. Silence is not waited for
                 # again.
                 if not tries_left or isinstance(error, httpx2.TimeoutException):
-                    raise StationUnreachable(f"the station of {self.home} does not answer: {error}") from error
+                    raise StationUnreachable(f"the station {self._where} does not answer: {error}") from error
                 continue
             try:
-                response = await _request(http, call, stream=stream)
+                response = await self._ask(http, call, stream=stream)
             except httpx2.TransportError as error:
                 self._checked = False
                 # A refused connection carried nothing; with any other it is not known what the station did.
@@ -98,17 +106,49 @@ class AsyncConnection:
             return self._http
         if self._start:
             await to_thread(ensure_station, self.home)
-        elif not await to_thread(listens, self.home):
+        elif self._remote is None and not await to_thread(listens, self.home):
             raise StationUnreachable(f"no station runs for {self.home}", home=os.fspath(self.home))
-        if self._http is None or self._address is None:
-            self._address = SocketAddress(self.home)
-            self._http = httpx2.AsyncHTTPTransport(uds=self._address.path, limits=_LIMITS, verify=_NO_TLS)
+        if self._http is None:
+            self._http = self._transport()
         # On a connection of its own: one that was kept may lead to a station that is gone.
-        async with httpx2.AsyncHTTPTransport(uds=self._address.path, verify=_NO_TLS) as fresh:
-            answer = await _request(fresh, Call("GET", "/healthz", read_seconds=_HEALTH_SECONDS))
+        async with self._transport() as fresh:
+            answer = await self._ask(fresh, Call("GET", "/healthz", read_seconds=_HEALTH_SECONDS))
         self._check_version(answer)
         self._checked = True
         return self._http
+
+    def _transport(self) -> httpx2.AsyncHTTPTransport:
+        if self._remote is not None:
+            return httpx2.AsyncHTTPTransport(limits=_LIMITS, verify=self._tls())
+        if self._address is None:
+            self._address = SocketAddress(self.home)
+        return httpx2.AsyncHTTPTransport(uds=self._address.path, limits=_LIMITS, verify=_NO_TLS)
+
+    def _tls(self) -> ssl.SSLContext:
+        secure = self._remote is not None and self._remote.url.startswith("https:")
+        return ssl.create_default_context() if secure else _NO_TLS
+
+    @property
+    def _where(self) -> str:
+        return f"of {self.home}" if self._remote is None else f"at {self._remote.url}"
+
+    async def _ask(self, http: httpx2.AsyncHTTPTransport, call: Call, *, stream: bool = False) -> httpx2.Response:
+        """Straight to the transport: a client's cookies, redirects, proxies and hooks have no place here."""
+        timeout = {"connect": 10.0, "write": 60.0, "read": call.read_seconds, "pool": None}
+        base, headers = "http://station", _headers(call)
+        if self._remote is not None:
+            base = self._remote.url
+            headers["authorization"] = f"Bearer {self._remote.token}"
+        request = httpx2.Request(
+            call.method, base + call.path, content=call.raw, headers=headers, extensions={"timeout": timeout}
+        )
+        response = await http.handle_async_request(request)
+        if not stream:
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        return response
 
     def _check_version(self, answer: httpx2.Response) -> None:
         theirs = answer.json().get("version") if answer.is_success else None
@@ -131,20 +171,6 @@ async def owned(connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
     finally:
         if not done:
             await connection.aclose()
-
-
-async def _request(http: httpx2.AsyncHTTPTransport, call: Call, *, stream: bool = False) -> httpx2.Response:
-    """Straight to the transport: a client's cookies, redirects, proxies and hooks have no place on this socket."""
-    timeout = {"connect": 10.0, "write": 60.0, "read": call.read_seconds, "pool": None}
-    url, headers = "http://station" + call.path, _headers(call)
-    request = httpx2.Request(call.method, url, content=call.raw, headers=headers, extensions={"timeout": timeout})
-    response = await http.handle_async_request(request)
-    if not stream:
-        try:
-            await response.aread()
-        finally:
-            await response.aclose()
-    return response
 
 
 def _headers(call: Call) -> dict[str, str]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from station.client._address import remote
 from station.client._build import (
     Call,
     Data,
@@ -36,6 +37,7 @@ from station.core.wire import MAX_TIMEOUT_SECONDS, Diagnosis, RunRequest, Sandbo
 from .connection import Connection
 from .pulling import PULL_SECONDS, request_shown
 from .sandbox import Sandbox, delete_at, get_view, list_views, open_view, view_at
+from .stored import StoredFiles
 
 _CANCEL_SECONDS = 5.0
 
@@ -44,9 +46,19 @@ class Client:
     """One connection for many calls, from any number of threads. `with` closes it; nothing else ends by that."""
 
     def __init__(
-        self, home: str | os.PathLike[str] | None = None, *, start: bool = True, any_version: bool = False
+        self,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        start: bool = True,
+        any_version: bool = False,
+        url: str | None = None,
+        token: str | None = None,
     ) -> None:
-        self._connection = Connection(home, start=start, any_version=any_version)
+        """See `station.connect`."""
+        place = None if url is None else remote(url, token)
+        self._connection = Connection(home, start=start, any_version=any_version, remote=place)
+        self.files = StoredFiles(self._connection)
+        """The station's file store."""
 
     @property
     def home(self) -> str:
@@ -233,12 +245,19 @@ class Client:
             self._connection.request(Call("DELETE", url("runs", prc), replay=True))
 
 
-def connect(home: str | os.PathLike[str] | None = None, *, start: bool = True) -> Client:
+def connect(
+    home: str | os.PathLike[str] | None = None,
+    *,
+    start: bool = True,
+    url: str | None = None,
+    token: str | None = None,
+) -> Client:
     """One connection for many calls: `with station.connect() as client:`. Nothing is sent before the first call.
 
-    `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs.
+    `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs. `url`:
+    a station on TCP instead (`https://…`, or `http://` on this machine), with `token`, else STN_TOKEN.
     """
-    return Client(home, start=start)
+    return Client(home, start=start, url=url, token=token)
 
 
 def run(

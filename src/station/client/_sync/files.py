@@ -16,6 +16,8 @@ from station.client._io_sync import to_thread
 from station.client._transfer import PIECE, Local, Progress, Tail, pack, unpack
 from station.core.codec import from_plain
 from station.core.errors import FileNotFound, InvalidInput, NotARegularFile
+from station.core.paths import encode_name
+from station.core.stored import PublishRequest, Staged, StageRequest, StoredFile
 from station.core.wire import FileEntry, FileList, FileWritten
 
 from .connection import Connection
@@ -88,7 +90,7 @@ class Files:
             digest.update(whole)
             body = whole + digest.digest()
         else:
-            body = _with_digest(data, digest, progress)
+            body = with_digest(data, digest, progress)
         call = Call("PUT", url(*self._path, **query), content=body, replay=isinstance(body, bytes) and overwrite)
         answer = self._connection.request(call)
         written = from_plain(FileWritten, answer)
@@ -181,17 +183,37 @@ class Files:
         local = Path(target)
         if found.type == "dir":
             with tempfile.TemporaryFile() as spool:
-                size = _fill(spool, self.read_tar(path), progress, None)
+                size = fill(spool, self.read_tar(path), progress, None)
                 spool.seek(0)
                 to_thread(unpack, spool, local, skip_outer_links=skip_outer_links)
             return size
         part = Local(local)
         try:
-            size = _fill(part.open(), self.chunks(path), progress, found.size)
+            size = fill(part.open(), self.chunks(path), progress, found.size)
             part.publish(int(found.mode, 8))
         finally:
             part.discard()
         return size
+
+    def stage(
+        self, key: str, destination: PathLike, *, mode: int | str | None = None, overwrite: bool = True
+    ) -> Staged:
+        """A file of the station's store to `destination` in the sandbox, straight from the store and checked by its
+        digest. Makes parents. Raises FileNotFound for the key, PathRefused, AlreadyExists without `overwrite`."""
+        wanted = StageRequest(key, encode_name(os.fspath(destination)), octal(mode) or "644", overwrite)
+        call = Call("POST", url("sandboxes", self._path[1], "stage"), wanted, replay=overwrite, read_seconds=_LONG)
+        return from_plain(Staged, self._connection.request(call))
+
+    def publish(
+        self, source: PathLike, key: str | None = None, *, ttl: str | None = None, content_type: str | None = None
+    ) -> StoredFile:
+        """A file of the sandbox into the station's store, straight to it; `key`: `None` is `files/` and a new id.
+
+        `ttl`: as `7d`. Raises FileNotFound, Conflict where the file became shorter while it was read, StorageFull.
+        """
+        wanted = PublishRequest(encode_name(os.fspath(source)), key, ttl, content_type)
+        call = Call("POST", url("sandboxes", self._path[1], "publish"), wanted, read_seconds=_LONG)
+        return from_plain(StoredFile, self._connection.request(call))
 
     def read_tar(self, path: PathLike = ".") -> Iterator[bytes]:
         """A folder as a tar stream, names relative to it."""
@@ -232,14 +254,14 @@ def _pieces(source: BinaryIO | Iterable[bytes], progress: Progress | None) -> It
             progress(done, None)
 
 
-def _with_digest(source: BinaryIO | Iterable[bytes], digest: Any, progress: Progress | None) -> Any:
+def with_digest(source: BinaryIO | Iterable[bytes], digest: Any, progress: Progress | None) -> Any:
     for data in _pieces(source, progress):
         digest.update(data)
         yield data
     yield digest.digest()
 
 
-def _fill(
+def fill(
     sink: BinaryIO | Local, pieces: Iterator[bytes], progress: Progress | None, total: int | None
 ) -> int:
     done = waiting = 0

@@ -1,0 +1,208 @@
+"""`stn files`: the station's file store."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from station.core.display import escape
+from station.core.errors import AlreadyExists, FileNotFound
+from station.core.paths import encode_name
+from station.core.stored import check_key
+
+from .files import bar
+from .shared import JsonOption, connect, print_json
+from .text import table
+
+if TYPE_CHECKING:
+    from station.client._sync.client import Client
+    from station.core.stored import StoredFile
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="As files/f_…; a bare one is below files/.")]
+StationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--station", metavar="URL", help="A station on TCP, with the token in STN_TOKEN. [default: this machine's]"
+    ),
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="All that is known of the file.")]
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def register(app: typer.Typer) -> None:
+    files = typer.Typer(
+        help="Keep files in the station's store; sandboxes are given them by key.", no_args_is_help=True
+    )
+    for command in (upload, download, info, delete):
+        files.command(command.__name__, no_args_is_help=True)(command)
+    files.command("list")(list_)
+    app.add_typer(files, name="files")
+
+
+def upload(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file; - for standard input.")],
+    *,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="[default: files/ and a new id]")] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DUR", help="Remove it after so long: 90s, 15m, 12h, 7d, 2w.")
+    ] = None,
+    station: StationOption = None,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Put a file into the store; a KEY that is there is overwritten."""
+    with _connect(station) as client:
+        if path == "-":
+            stored = client.files.write(key, sys.stdin.buffer, ttl=ttl)
+        else:
+            local = Path(path)
+            if not local.exists():
+                raise FileNotFound(f"there is no file {encode_name(path)} here", path=encode_name(path))
+            with bar(local.name) as progress:
+                stored = client.files.upload(local, key, ttl=ttl, progress=progress)
+    _tell("Uploaded", stored.key, stored, verbose=verbose, json=json)
+
+
+def download(
+    key: KeyArgument,
+    *,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="PATH", help="A file or folder; - for standard output.")
+    ] = None,
+    station: StationOption = None,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Bring a file of the store here, checked by its digest.
+
+    Without -o it gets the name that it was uploaded with, else the end of its key; a file of that name is not
+    overwritten.
+    """
+    with _connect(station) as client:
+        if output == "-":
+            for chunk in client.files.chunks(key):
+                sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            return
+        target = _target(client, key, output)
+        with bar(target.name) as progress:
+            stored = client.files.download(key, target, progress=progress)
+    _tell("Downloaded", os.fspath(target), stored, verbose=verbose, json=json)
+
+
+def list_(
+    *,
+    prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only keys that begin so.")] = "",
+    station: StationOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what is in the store, by key."""
+    with _connect(station) as client:
+        found = client.files.list(prefix)
+    if json:
+        print_json({"files": found, "count": len(found)})
+        return
+    if not found:
+        print("No files found")
+        return
+    rows = [
+        (file.key, _size(file.size), file.content_type, _time(file.created_at), _time(file.expires_at))
+        for file in found
+    ]
+    print(f"Found {len(found)} file(s):\n\n{table(('Key', 'Size', 'Type', 'Created', 'Expires'), rows)}")
+
+
+def delete(
+    key: KeyArgument,
+    *,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")] = False,
+    station: StationOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a file from the store."""
+    name = check_key(key)
+    if not force and not _agrees(f"Delete file '{escape(name)}'? [y/N]: "):
+        print("Cancelled")
+        raise typer.Exit(1)
+    with _connect(station) as client:
+        if not client.files.delete(name):
+            raise FileNotFound(f"file not found: {name}", key=name)
+    print_json({"deleted": name}) if json else print(f"Deleted: {escape(name)}")
+
+
+def info(key: KeyArgument, *, station: StationOption = None, json: JsonOption = False) -> None:
+    """Show what is known of a file of the store."""
+    with _connect(station) as client:
+        stored = client.files.info(key)
+    print_json(stored) if json else print(_block(stored))
+
+
+def _connect(station: str | None) -> Client:
+    if station is None:
+        return connect()
+    from station.client._sync.client import Client
+
+    return Client(url=station)
+
+
+def _target(client: Client, key: str, output: str | None) -> Path:
+    """Raises AlreadyExists for a name that nobody gave and that is taken."""
+    folder = output is not None and (output.endswith("/") or Path(output).is_dir())
+    if output is not None and not folder:
+        return Path(output)
+    stored = client.files.info(key)
+    # The store is not asked for a path: a name from there never leads anywhere else.
+    name = posixpath.basename(stored.metadata.get("original_filename", "")) or posixpath.basename(stored.key)
+    target = Path(output or ".") / name
+    if target.exists():
+        raise AlreadyExists(f"{encode_name(name)} exists already; name another with -o", path=encode_name(name))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _agrees(question: str) -> bool:
+    """Standard error carries the question, so that --json stays one value."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _tell(what: str, name: str, stored: StoredFile, *, verbose: bool, json: bool) -> None:
+    if json:
+        print_json(stored)
+    elif verbose:
+        print(_block(stored))
+    else:
+        print(f"{what}: {escape(name)} ({_size(stored.size)})")
+
+
+def _block(stored: StoredFile) -> str:
+    rows = {
+        "Key": stored.key,
+        "Size": f"{_size(stored.size)} ({stored.size} bytes)",
+        "Content-Type": stored.content_type,
+        "Checksum": stored.checksum,
+        "Created": _time(stored.created_at),
+        "Expires": _time(stored.expires_at),
+        **({"Metadata": ""} if stored.metadata else {}),
+        **{f"  {name}": value for name, value in sorted(stored.metadata.items())},
+    }
+    width = max(map(len, rows)) + 1
+    return "\n".join(f"{name + ':':{width}} {escape(value)}".rstrip() for name, value in rows.items())
+
+
+def _size(size: float) -> str:
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _time(at: float | None) -> str:
+    return "never" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,57 @@
+"""Where a station is that answers on TCP, and the token for it. Its own machine's is found by its state directory."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from station.core.errors import InvalidInput
+
+VARIABLE = "STN_TOKEN"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """`url` without a path, and the token that is shown there."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def remote(url: str, token: str | None = None) -> Remote:
+    """`token`: `None` takes STN_TOKEN. Raises InvalidInput for an address that is none, for plain HTTP to another
+    machine, and without a token."""
+    parts = urlsplit(url)
+    try:
+        plain, port = parts.scheme == "http", parts.port
+    except ValueError:
+        plain, port = False, -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.username is not None:
+        raise InvalidInput(
+            f"{url[:80]!r} is no address of a station; it looks like https://station.example:7311", field="station"
+        )
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise InvalidInput("the address of a station has no path", field="station")
+    if plain and not _is_loopback(parts.hostname):
+        raise InvalidInput(
+            f"{parts.hostname} is another machine: its station is spoken to by https:// alone, as the token would go "
+            "over the network unprotected",
+            field="station",
+        )
+    shown = token if token is not None else os.environ.get(VARIABLE, "")
+    if not re.fullmatch(r"[\x21-\x7e]+", shown):
+        raise InvalidInput(
+            f"a station on TCP asks for a token: set {VARIABLE} to that in operator.token of its state directory",
+            field="token",
+        )
+    return Remote(f"{parts.scheme}://{parts.netloc}", shown)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,226 @@
+"""The file store: `/files` by key, `/uploads` in pieces, and the two ways between it and a sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from station.core.errors import InvalidInput
+from station.core.ids import new_id
+from station.core.paths import decode_name
+from station.core.records import Owner
+from station.core.stored import (
+    OCTETS,
+    FileListing,
+    PublishRequest,
+    StageRequest,
+    StoredFile,
+    UploadRequest,
+    check_content_type,
+    check_key,
+    check_metadata,
+    check_prefix,
+    content_type_of,
+    expires_at,
+    parse_ttl,
+)
+from station.core.wire import DIGEST_BYTES
+from station.store.files import Facts, StoredContent
+from station.worker.staging import not_found
+
+from . import answers
+from .multipart import Form
+from .requests import Query, body, read_json
+from .routes_sandboxes import live_box
+from .station import Station
+
+_MAX_PAGE = 1000
+
+
+def owner_of(_request: Request) -> Owner:
+    """Whose files a caller reaches: one deployment so far."""
+    return Owner()
+
+
+async def upload_form(station: Station, request: Request) -> Response:
+    """A form with the fields key and ttl, and a file after them."""
+    Query(request)
+    form = await Form(request).open()
+    if unknown := sorted(set(form.fields) - {"key", "ttl"}):
+        raise InvalidInput(f"the form has the fields key, ttl and file, not {unknown[0]!r}", field=unknown[0])
+    key, ttl = form.fields.get("key") or None, form.fields.get("ttl") or None
+    key, facts = _facts(station, key, ttl=ttl, filename=form.filename, content_type=form.content_type)
+    stored = await station.store.put(owner_of(request), key, form.content(), facts)
+    return answers.facts(
+        201,
+        file_key=stored.key,
+        size_bytes=stored.size,
+        content_type=stored.content_type,
+        checksum=stored.checksum,
+    )
+
+
+async def write(station: Station, request: Request) -> Response:
+    """The body is the content; with `digest=append` its SHA-256 stands behind it."""
+    query = Query(request, "ttl", "digest", "content_type", "filename")
+    key, facts = _facts(
+        station,
+        request.path_params["key"],
+        ttl=query.text("ttl"),
+        filename=query.text("filename"),
+        content_type=query.text("content_type"),
+    )
+    content = _unsealed(body(request)) if query.digest() else body(request)
+    return answers.one(await station.store.put(owner_of(request), key, content, facts), 201)
+
+
+async def list_(station: Station, request: Request) -> Response:
+    query = Query(request, "prefix", "after", "limit")
+    limit = query.whole("limit", _MAX_PAGE, least=1, most=_MAX_PAGE) or _MAX_PAGE
+    prefix, after = check_prefix(query.text("prefix") or ""), query.text("after") or ""
+    page = await station.store.list(owner_of(request), prefix, station.now(), after=after, limit=limit)
+    return answers.one(FileListing(list(page.files), len(page.files), page.next))
+
+
+async def read(station: Station, request: Request) -> Response:
+    """GET and HEAD alike; with `info=true` what is known of it instead of its content."""
+    query = Query(request, "offset", "info")
+    key = check_key(request.path_params["key"])
+    if query.flag("info"):
+        known = await station.store.get(owner_of(request), key, station.now())
+        if known is None:
+            raise not_found(key)
+        return answers.one(known)
+    offset = query.whole("offset", 0) or 0
+    content = await station.store.open(owner_of(request), key, station.now(), offset=offset)
+    if content is None:
+        raise not_found(key)
+    headers = _headers(content.file, offset)
+    if request.method == "HEAD":
+        await content.aclose()
+        return Response(headers=headers, media_type=content.file.content_type)
+    return StreamingResponse(_content(content), headers=headers, media_type=content.file.content_type)
+
+
+async def delete(station: Station, request: Request) -> Response:
+    Query(request)
+    key = check_key(request.path_params["key"])
+    if not await station.store.delete(owner_of(request), key):
+        raise not_found(key)
+    return answers.facts(deleted=key)
+
+
+async def begin_upload(station: Station, request: Request) -> Response:
+    Query(request)
+    wanted = await read_json(request, UploadRequest)
+    key, facts = _facts(station, wanted.key, ttl=wanted.ttl, filename=wanted.filename, content_type=wanted.content_type)
+    facts = replace(facts, size=wanted.size, checksum=wanted.checksum)
+    return answers.one(await station.uploads.begin(owner_of(request), key, facts), 201)
+
+
+async def get_upload(station: Station, request: Request) -> Response:
+    Query(request)
+    return answers.one(await station.uploads.get(owner_of(request), request.path_params["upload"]))
+
+
+async def append(station: Station, request: Request) -> Response:
+    """One piece, its SHA-256 behind it."""
+    offset = Query(request, "offset").whole("offset", 0) or 0
+    upload = request.path_params["upload"]
+    return answers.one(await station.uploads.append(owner_of(request), upload, offset, body(request)))
+
+
+async def finish_upload(station: Station, request: Request) -> Response:
+    Query(request)
+    return answers.one(await station.uploads.finish(owner_of(request), request.path_params["upload"]), 201)
+
+
+async def abort_upload(station: Station, request: Request) -> Response:
+    Query(request)
+    await station.uploads.abort(owner_of(request), request.path_params["upload"])
+    return answers.nothing()
+
+
+async def stage(station: Station, request: Request) -> Response:
+    """From the store into the sandbox."""
+    Query(request)
+    wanted = await read_json(request, StageRequest)
+    live = await live_box(station, request)
+    staged = await station.staging.stage(
+        live,
+        owner_of(request),
+        check_key(wanted.key),
+        decode_name(wanted.destination),
+        mode=wanted.mode_bits(),
+        overwrite=wanted.overwrite,
+    )
+    return answers.one(staged, 201 if staged.created else 200)
+
+
+async def publish(station: Station, request: Request) -> Response:
+    """From the sandbox into the store."""
+    Query(request)
+    wanted = await read_json(request, PublishRequest)
+    live = await live_box(station, request)
+    record = await station.sandboxes.get(live.uid)
+    stored = await station.staging.publish(
+        live,
+        owner_of(request),
+        decode_name(wanted.source),
+        check_key(wanted.key or new_id("f", station.now())),
+        ttl_seconds=None if wanted.ttl is None else parse_ttl(wanted.ttl),
+        content_type=wanted.content_type,
+        sandbox_id=record.tool_id or record.uid,
+    )
+    return answers.one(stored, 201)
+
+
+def _facts(
+    station: Station, key: str | None, *, ttl: str | None, filename: str | None, content_type: str | None
+) -> tuple[str, Facts]:
+    """The key, a new one where none is named, and what is said of its file."""
+    now = station.now()
+    key = check_key(key if key is not None else new_id("f", now))
+    if content_type in (None, OCTETS):
+        content_type = content_type_of(filename or key)
+    metadata = check_metadata({"original_filename": posixpath.basename(filename)} if filename else {})
+    until = expires_at(key, now, None if ttl is None else parse_ttl(ttl))
+    return key, Facts(check_content_type(content_type), until, metadata)
+
+
+def _headers(file: StoredFile, offset: int) -> dict[str, str]:
+    name = file.metadata.get("original_filename") or posixpath.basename(file.key)
+    plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
+    return {
+        "content-length": str(file.size - offset),
+        "x-checksum": file.checksum,
+        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "x-content-type-options": "nosniff",
+    }
+
+
+async def _content(content: StoredContent) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in content:
+            yield chunk
+    finally:
+        await content.aclose()
+
+
+async def _unsealed(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Without the SHA-256 at its end. Raises InvalidInput, before the last bytes are given, where it is another's."""
+    digest, held = hashlib.sha256(), b""
+    async for chunk in source:
+        held += chunk
+        if len(held) > DIGEST_BYTES:
+            ready, held = held[:-DIGEST_BYTES], held[-DIGEST_BYTES:]
+            digest.update(ready)
+            yield ready
+    if digest.digest() != held:
+        raise InvalidInput("the content does not have the SHA-256 that follows it; nothing was stored", field="body")

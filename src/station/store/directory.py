@@ -1,0 +1,331 @@
+"""The files port in a directory: blobs named by their SHA-256, and a catalogue of keys beside them.
+
+A blob comes to its name and its key into the catalogue in one step of one thread, and leaves the same way: so a blob
+without a key is always what a crash has left, and nobody counts references. The state directory belongs to one station
+(its lock), so that this thread is the only writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import secrets
+import sqlite3
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self, TypeVar
+
+from station.core.errors import InternalError, InvalidInput, StationError, StorageFull, TooLarge, Unavailable
+from station.core.records import Owner
+from station.core.stored import StoredFile
+
+from .catalog import Catalog
+from .database import translated
+from .durable import sync_directory
+from .files import Facts, Page, Room, StoredContent, Swept
+from .threads import in_thread
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 1 << 20
+_TEMPORARY = ".stn-"
+GIB = 1 << 30
+
+
+class DirectoryFiles:
+    """A `FileStore` below one directory, which belongs to this process."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], float],
+        max_file_bytes: int = 5 * GIB,
+        max_bytes: int = 10 * GIB,
+    ) -> None:
+        """Opens or makes it; what a crash has left unfinished is removed. Raises Unavailable or StorageFull."""
+        self._path = path
+        self._now = now
+        self._max_file_bytes, self._max_bytes = max_file_bytes, max_bytes
+        self._used = self._coming = 0
+        """Bytes of what is stored, and of what is under way: both have taken their room."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
+        self._closed = False
+        try:
+            self._catalog: Catalog = self._thread.submit(self._guarded, self._open).result()
+            self._thread.submit(self._guarded, self._count).result()
+        except StationError:
+            self._thread.shutdown()
+            raise
+
+    # ── the port ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put(self, owner: Owner, key: str, content: AsyncIterable[bytes], facts: Facts) -> StoredFile:
+        self._check_size(facts.size or 0)
+        taken = self._take(facts.size or 0)
+        incoming = _Incoming(self._path / "incoming")
+        try:
+            await in_thread(self._guarded, incoming.begin)
+            async for chunk in content:
+                size = incoming.size + len(chunk)
+                self._check_size(size)
+                taken += self._take(max(0, size - taken))
+                await in_thread(self._guarded, partial(incoming.write, chunk))
+            await in_thread(self._guarded, incoming.finish)
+            _check(incoming, facts)
+            return await self._run(partial(self._commit, owner, key, incoming, facts))
+        finally:
+            self._coming -= taken
+            incoming.discard()
+
+    async def get(self, owner: Owner, key: str, now: float) -> StoredFile | None:
+        return await self._run(lambda: self._living(owner, key, now))
+
+    async def open(self, owner: Owner, key: str, now: float, *, offset: int = 0) -> StoredContent | None:
+        def opened() -> _Content | None:
+            found = self._living(owner, key, now)
+            if found is None:
+                return None
+            if offset > found.size:
+                raise InvalidInput(f"offset {offset} is beyond the end, {found.size}", field="offset")
+            return _Content(found, _open_blob(self._blob(found.checksum), found), offset)
+
+        return await self._run(opened)
+
+    async def list(self, owner: Owner, prefix: str, now: float, *, after: str = "", limit: int = 1000) -> Page:
+        found = await self._run(lambda: self._catalog.list(owner, prefix, now, after=after, limit=limit + 1))
+        return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
+
+    async def delete(self, owner: Owner, key: str) -> bool:
+        return await self._remove(lambda: self._catalog.remove(owner, key)) > 0
+
+    async def delete_below(self, owner: Owner, prefix: str) -> int:
+        return await self._remove(lambda: self._catalog.remove_below(owner, prefix))
+
+    async def room(self) -> Room:
+        files, used = await self._run(self._catalog.totals)
+        return Room(files, used, self._max_bytes)
+
+    async def sweep(self, now: float) -> Swept:
+        expired = await self._remove(lambda: self._catalog.remove_expired(now))
+        return Swept(expired, await self._run(self._drop_orphans))
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._catalog.close)
+            self._thread.shutdown()
+
+    # ── on the thread ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self) -> Catalog:
+        for name in ("blobs", "incoming"):
+            (self._path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in (self._path / "incoming").iterdir():
+            left.unlink()
+        return Catalog(self._path / "catalog.db")
+
+    def _commit(self, owner: Owner, key: str, incoming: _Incoming, facts: Facts) -> StoredFile:
+        file = StoredFile(
+            key, incoming.size, facts.content_type, incoming.checksum, self._now(), facts.expires_at, facts.metadata
+        )
+        before = self._catalog.get(owner, key)
+        with self._catalog.transaction():
+            # Also over a blob that is there: it may have been damaged since, and this one is known to be good.
+            incoming.move(self._blob(file.checksum))
+            self._catalog.put(owner, file)
+        if before is not None:
+            self._drop_unnamed([before.checksum])
+        self._count()
+        return file
+
+    def _count(self) -> None:
+        _, self._used = self._catalog.totals()
+
+    def _living(self, owner: Owner, key: str, now: float) -> StoredFile | None:
+        found = self._catalog.get(owner, key)
+        return None if found is None or (found.expires_at is not None and found.expires_at <= now) else found
+
+    async def _remove(self, rows: Callable[[], Sequence[str]]) -> int:
+        def removed() -> int:
+            with self._catalog.transaction():
+                checksums = rows()
+            self._drop_unnamed(checksums)
+            self._count()
+            return len(checksums)
+
+        return await self._run(removed)
+
+    def _drop_unnamed(self, checksums: Sequence[str]) -> int:
+        """Bytes that are free now. After the catalogue: a crash leaves a blob too many, never one too few."""
+        freed = 0
+        for checksum in set(checksums):
+            path = self._blob(checksum)
+            if not self._catalog.is_named(checksum) and path.exists():
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
+
+    def _drop_orphans(self) -> int:
+        return self._drop_unnamed([path.name for path in _blobs(self._path / "blobs")])
+
+    def _blob(self, checksum: str) -> Path:
+        return self._path / "blobs" / checksum[:2] / checksum
+
+    # ── small things ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_file_bytes:
+            raise TooLarge(
+                f"a stored file has at most {self._max_file_bytes} bytes; files.max_file_bytes sets it",
+                limit=self._max_file_bytes,
+            )
+
+    def _take(self, size: int) -> int:
+        """Counts `size` more bytes as coming. Raises StorageFull where they have no room."""
+        if self._used + self._coming + size > self._max_bytes:
+            raise StorageFull(
+                f"the file store has no room: {self._used} of {self._max_bytes} bytes are used, {self._coming} are "
+                "coming; delete files, or raise files.max_bytes",
+                used_bytes=self._used,
+                limit_bytes=self._max_bytes,
+            )
+        self._coming += size
+        return size
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise Unavailable("the file store is closed: the station is stopping")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Foreign errors become ours here and nowhere else."""
+        full = f"the disk is full: no room in the file store {self._path}"
+        unusable = f"the file store {self._path} cannot be used"
+        try:
+            return work()
+        except sqlite3.Error as error:
+            otherwise = Unavailable(f"{unusable}: {error}", retryable=False)
+            raise translated(error, self._path / "catalog.db", full=full, otherwise=otherwise) from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(full, retryable=True) from error
+            raise Unavailable(f"{unusable}: {error.strerror}", retryable=False) from error
+
+
+class _Incoming:
+    """A content that comes: under a temporary name until it is whole."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        self._file: BinaryIO | None = None
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def begin(self) -> None:
+        self._file = self._path.open("xb", buffering=0)
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, chunk: bytes) -> None:
+        assert self._file is not None
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._hash.update(chunk)
+        self.size += len(chunk)
+
+    def finish(self) -> None:
+        """On the disk when this returns."""
+        assert self._file is not None
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def move(self, target: Path) -> None:
+        """To its name, durably."""
+        if not target.parent.exists():
+            target.parent.mkdir(mode=0o700)
+            sync_directory(target.parent.parent)
+        self._path.replace(target)
+        sync_directory(target.parent)
+
+    def discard(self) -> None:
+        """Nothing of it is left, unless it was moved."""
+        if self._file is not None:
+            self._file.close()
+        with suppress(OSError):
+            self._path.unlink()
+
+
+class _Content:
+    """See `StoredContent`."""
+
+    def __init__(self, file: StoredFile, blob: BinaryIO, offset: int) -> None:
+        self.file = file
+        self._blob = blob
+        self._offset = offset
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        digest, size = hashlib.sha256(), 0
+        if self._offset:
+            self._blob.seek(self._offset)
+        while chunk := await in_thread(self._blob.read, _CHUNK_BYTES):
+            size += len(chunk)
+            if not self._offset:
+                digest.update(chunk)
+            # The last chunk is given only after the whole was found to be good.
+            if not self._offset and size >= self.file.size and digest.hexdigest() != self.file.checksum:
+                raise _damaged(self.file)
+            yield chunk
+        if size != self.file.size - self._offset:
+            raise _damaged(self.file)
+
+    async def aclose(self) -> None:
+        self._blob.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _check(incoming: _Incoming, facts: Facts) -> None:
+    if facts.size is not None and incoming.size != facts.size:
+        raise InvalidInput(
+            f"{facts.size} bytes were announced and {incoming.size} came; nothing was stored", field="size"
+        )
+    if facts.checksum is not None and incoming.checksum != facts.checksum.lower():
+        raise InvalidInput(
+            f"the content has the SHA-256 {incoming.checksum}, not {facts.checksum}; nothing was stored",
+            field="checksum",
+        )
+
+
+def _open_blob(path: Path, file: StoredFile) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError as error:
+        raise _damaged(file) from error
+
+
+def _damaged(file: StoredFile) -> InternalError:
+    return InternalError(
+        f"the stored content of {file.key} is damaged or gone: it is not what was acknowledged as {file.checksum}",
+        key=file.key,
+    )
+
+
+def _blobs(directory: Path) -> Iterator[Path]:
+    for shelf in directory.iterdir():
+        yield from shelf.iterdir()

@@ -1,0 +1,20 @@
+"""Blocking work beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What `work` returns. Also when this is cancelled it has ended on return: nobody closes a file that a thread
+    still uses."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait((task,))

@@ -1,0 +1,222 @@
+"""Uploads in pieces: what has come is kept over a broken connection and over a restart of the station.
+
+A piece is checked by its own digest before any of it is written, and acknowledged once it is on the disk; the whole is
+checked by the digest that was announced, when it is put into the store. So a piece that is cut, repeated or out of its
+order changes nothing, and its sender is told where to go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from station.core.errors import Busy, Conflict, InvalidInput, LimitReached, NotFound, StorageFull, TooLarge, Unavailable
+from station.core.ids import new_id
+from station.core.records import Owner
+from station.core.stored import UPLOAD_BYTES, StoredFile, Upload
+
+from .durable import sync_directory, write_private
+from .files import Facts, FileStore
+from .threads import in_thread
+
+T = TypeVar("T")
+
+KEPT_SECONDS = 86400.0
+"""How long an upload waits for its next piece."""
+MAX_UPLOADS = 256
+_DIGEST_BYTES = 32
+_ID = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}")
+_READ_BYTES = 1 << 20
+
+
+class Uploads:
+    """Those of one station, below one directory."""
+
+    def __init__(self, path: Path, store: FileStore, *, now: Callable[[], float]) -> None:
+        self._path = path
+        self._store = store
+        self._now = now
+        self._busy: set[str] = set()
+
+    async def begin(self, owner: Owner, key: str, facts: Facts) -> Upload:
+        """Raises InvalidInput without size and checksum, StorageFull where the store has no room for it, LimitReached
+        where too many have begun and none has ended."""
+        if facts.size is None or facts.checksum is None or not re.fullmatch(r"[0-9a-fA-F]{64}", facts.checksum):
+            raise InvalidInput("an upload in pieces announces its size and its SHA-256 in hex", field="checksum")
+        room = await self._store.room()
+        if room.used_bytes + facts.size > room.limit_bytes:
+            raise StorageFull(
+                f"the file store has no room for {facts.size} bytes: {room.used_bytes} of {room.limit_bytes} are used",
+                used_bytes=room.used_bytes,
+                limit_bytes=room.limit_bytes,
+            )
+        upload = Upload(new_id("upl", self._now()), key, facts.size, facts.checksum.lower())
+        document = {"owner": asdict(owner), "upload": asdict(upload), "facts": asdict(facts)}
+        await in_thread(_guarded, lambda: self._write(upload.id, document))
+        return upload
+
+    async def get(self, owner: Owner, upload_id: str) -> Upload:
+        """Raises NotFound for one that never began, has ended, or is another's."""
+        return (await in_thread(_guarded, lambda: self._read(owner, upload_id)))[0]
+
+    async def append(self, owner: Owner, upload_id: str, offset: int, sealed: AsyncIterable[bytes]) -> Upload:
+        """The next piece, at most 4 MiB and its SHA-256 behind it.
+
+        Raises Conflict, with `offset` where to go on, for a piece that does not begin there; InvalidInput for a wrong
+        digest; TooLarge beyond 4 MiB or the announced size; Busy where another piece is coming just now.
+        """
+        with self._alone(upload_id):
+            upload, _ = await in_thread(_guarded, lambda: self._read(owner, upload_id))
+            piece = await _piece(sealed)
+            if offset != upload.offset:
+                raise Conflict(
+                    f"the upload goes on at byte {upload.offset}, not at {offset}", retryable=True, offset=upload.offset
+                )
+            if offset + len(piece) > upload.size:
+                raise TooLarge(f"the upload was announced with {upload.size} bytes", field="size", offset=offset)
+            await in_thread(_guarded, lambda: self._append(upload_id, piece))
+            return Upload(upload.id, upload.key, upload.size, upload.checksum, offset + len(piece))
+
+    async def finish(self, owner: Owner, upload_id: str) -> StoredFile:
+        """Puts the whole into the store. Raises Conflict, with `offset`, while something is missing, and what `put`
+        raises: a wrong checksum ends the upload."""
+        with self._alone(upload_id):
+            upload, facts = await in_thread(_guarded, lambda: self._read(owner, upload_id))
+            if upload.offset != upload.size:
+                raise Conflict(
+                    f"{upload.size - upload.offset} bytes are still to come", retryable=True, offset=upload.offset
+                )
+            try:
+                stored = await self._store.put(owner, upload.key, self._content(upload_id), facts)
+            except InvalidInput:
+                await self._remove(upload_id)
+                raise
+            await self._remove(upload_id)
+            return stored
+
+    async def abort(self, owner: Owner, upload_id: str) -> None:
+        """Nothing is left of it. Raises NotFound as `get` does."""
+        with self._alone(upload_id):
+            await self.get(owner, upload_id)
+            await self._remove(upload_id)
+
+    async def sweep(self) -> int:
+        """Ends those for which no piece has come for a day; how many."""
+
+        def old() -> set[str]:
+            # A part without a record is what a crash has left.
+            last: dict[str, float] = {}
+            for path in self._path.glob("upl_*"):
+                last[path.stem] = max(last.get(path.stem, 0.0), path.stat().st_mtime)
+            return {upload for upload, at in last.items() if at < self._now() - KEPT_SECONDS}
+
+        ended = [upload for upload in await in_thread(_guarded, old) if upload not in self._busy]
+        for upload_id in ended:
+            await self._remove(upload_id)
+        return len(ended)
+
+    # ── on a thread ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, upload_id: str, document: object) -> None:
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if sum(1 for _ in self._path.glob("upl_*.json")) >= MAX_UPLOADS:
+            raise LimitReached(f"{MAX_UPLOADS} uploads have begun and not ended; end some", limit=MAX_UPLOADS)
+        (self._path / f"{upload_id}.part").touch(mode=0o600, exist_ok=False)
+        write_private(self._path / f"{upload_id}.json", json.dumps(document).encode())
+        self._touch(upload_id)
+
+    def _read(self, owner: Owner, upload_id: str) -> tuple[Upload, Facts]:
+        unknown = NotFound("there is no such upload; it was never begun, or it has ended", upload=upload_id[:80])
+        if not _ID.fullmatch(upload_id):
+            raise unknown
+        try:
+            document = json.loads((self._path / f"{upload_id}.json").read_bytes())
+            come = (self._path / f"{upload_id}.part").stat().st_size
+        except FileNotFoundError:
+            raise unknown from None
+        if document["owner"] != asdict(owner):
+            raise unknown
+        return Upload(**{**document["upload"], "offset": come}), Facts(**document["facts"])
+
+    def _append(self, upload_id: str, piece: bytes) -> None:
+        path = self._path / f"{upload_id}.part"
+        before = path.stat().st_size
+        with path.open("ab", buffering=0) as file:
+            try:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fdatasync(file.fileno())
+            except OSError:
+                file.truncate(before)
+                raise
+        self._touch(upload_id)
+
+    def _touch(self, upload_id: str) -> None:
+        """By the station's clock, which judges when it is old."""
+        for suffix in (".json", ".part"):
+            os.utime(self._path / f"{upload_id}{suffix}", (self._now(), self._now()))
+
+    def _content(self, upload_id: str) -> AsyncIterator[bytes]:
+        return _read_all(self._path / f"{upload_id}.part")
+
+    async def _remove(self, upload_id: str) -> None:
+        def remove() -> None:
+            # The record first: a part without one is nobody's, and the next sweep of the directory takes it.
+            for suffix in (".json", ".part"):
+                (self._path / f"{upload_id}{suffix}").unlink(missing_ok=True)
+            sync_directory(self._path)
+
+        await in_thread(_guarded, remove)
+
+    def _alone(self, upload_id: str) -> _Alone:
+        return _Alone(self._busy, upload_id)
+
+
+class _Alone:
+    """One call at a time for each upload."""
+
+    def __init__(self, busy: set[str], upload_id: str) -> None:
+        self._busy, self._id = busy, upload_id
+
+    def __enter__(self) -> None:
+        if self._id in self._busy:
+            raise Busy("another piece of this upload is coming just now", upload=self._id)
+        self._busy.add(self._id)
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.discard(self._id)
+
+
+async def _piece(sealed: AsyncIterable[bytes]) -> bytes:
+    came = bytearray()
+    async for chunk in sealed:
+        came += chunk
+        if len(came) > UPLOAD_BYTES + _DIGEST_BYTES:
+            raise TooLarge(f"a piece of an upload has at most {UPLOAD_BYTES} bytes", limit=UPLOAD_BYTES)
+    piece, digest = bytes(came[:-_DIGEST_BYTES]), bytes(came[-_DIGEST_BYTES:])
+    if hashlib.sha256(piece).digest() != digest:
+        raise InvalidInput("the piece does not have the SHA-256 that follows it; nothing was kept of it", field="body")
+    return piece
+
+
+async def _read_all(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while chunk := await in_thread(file.read, _READ_BYTES):
+            yield chunk
+
+
+def _guarded(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull("the disk is full: no room for the upload", retryable=True) from error
+        raise Unavailable(f"the upload cannot be kept: {error.strerror}", retryable=False) from error

@@ -1,0 +1,194 @@
+"""Uploads in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from station.core.errors import Busy, Conflict, InvalidInput, NotFound, StorageFull, TooLarge
+from station.core.records import Owner
+from station.core.stored import UPLOAD_BYTES, Upload
+from station.store.directory import DirectoryFiles
+from station.store.files import Facts
+from station.store.uploads import KEPT_SECONDS, Uploads
+
+US, THEM = Owner(), Owner("local", "other")
+DATA = random.Random(5).randbytes(300_000)
+
+
+class Bed:
+    """A store and its uploads, which can be opened again."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.time = 1000.0
+        self.open()
+
+    def open(self) -> None:
+        self.store = DirectoryFiles(self.place / "files", now=lambda: self.time, max_bytes=8 << 20)
+        self.uploads = Uploads(self.place / "uploads", self.store, now=lambda: self.time)
+
+    async def begin(self, data: bytes = DATA, checksum: str | None = None) -> Upload:
+        facts = Facts("text/plain", size=len(data), checksum=checksum or hashlib.sha256(data).hexdigest())
+        return await self.uploads.begin(US, "files/a", facts)
+
+    async def send(self, upload: Upload, offset: int, piece: bytes, *, digest: bytes | None = None) -> Upload:
+        return await self.uploads.append(US, upload.id, offset, sealed(piece, digest))
+
+    async def content(self) -> bytes | None:
+        found = await self.store.open(US, "files/a", self.time)
+        if found is None:
+            return None
+        data = b"".join([chunk async for chunk in found])
+        await found.aclose()
+        return data
+
+
+async def sealed(piece: bytes, digest: bytes | None = None) -> AsyncIterator[bytes]:
+    yield piece
+    yield digest if digest is not None else hashlib.sha256(piece).digest()
+
+
+@pytest.fixture
+async def bed(tmp_path: Path) -> AsyncIterator[Bed]:
+    made = Bed(tmp_path)
+    yield made
+    await made.store.aclose()
+
+
+async def test_pieces_become_a_file_also_over_a_restart_of_the_station(bed: Bed) -> None:
+    upload = await bed.begin()
+    assert (await bed.send(upload, 0, DATA[:100_000])).offset == 100_000
+    await bed.store.aclose()
+    bed.open()
+    assert (await bed.uploads.get(US, upload.id)).offset == 100_000
+    await bed.send(upload, 100_000, DATA[100_000:])
+    assert await bed.content() is None, "nothing is there before it is whole"
+    file = await bed.uploads.finish(US, upload.id)
+    assert (file.key, file.size, file.content_type) == ("files/a", len(DATA), "text/plain")
+    assert await bed.content() == DATA
+    assert list((bed.place / "uploads").iterdir()) == []
+    with pytest.raises(NotFound):
+        await bed.uploads.finish(US, upload.id)
+
+
+async def test_an_empty_file_needs_no_piece(bed: Bed) -> None:
+    upload = await bed.begin(b"")
+    assert (await bed.uploads.finish(US, upload.id)).size == 0
+
+
+@pytest.mark.parametrize("offset", [0, 50_000, 100_001, 299_999], ids=["repeated", "inside", "gap", "reordered"])
+async def test_a_piece_out_of_its_order_changes_nothing_and_is_told_where_to_go_on(bed: Bed, offset: int) -> None:
+    upload = await bed.begin()
+    await bed.send(upload, 0, DATA[:100_000])
+    with pytest.raises(Conflict) as told:
+        await bed.send(upload, offset, DATA[offset : offset + 100])
+    assert told.value.detail["offset"] == 100_000
+    await bed.send(upload, told.value.detail["offset"], DATA[100_000:])
+    await bed.uploads.finish(US, upload.id)
+    assert await bed.content() == DATA
+
+
+@pytest.mark.parametrize("digest", [b"\0" * 32, b""], ids=["wrong digest", "cut"])
+async def test_a_piece_that_is_damaged_changes_nothing(bed: Bed, digest: bytes) -> None:
+    upload = await bed.begin()
+    with pytest.raises(InvalidInput, match="nothing was kept"):
+        await bed.send(upload, 0, DATA[:1000], digest=digest)
+    assert (await bed.uploads.get(US, upload.id)).offset == 0
+
+
+async def test_a_piece_whose_sender_goes_away_changes_nothing(bed: Bed) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield DATA[:1000]
+        raise InvalidInput("the body was cut short")
+
+    upload = await bed.begin()
+    with pytest.raises(InvalidInput, match="cut short"):
+        await bed.uploads.append(US, upload.id, 0, broken())
+    assert (await bed.uploads.get(US, upload.id)).offset == 0
+
+
+async def test_a_whole_with_another_digest_is_refused_and_ended(bed: Bed) -> None:
+    upload = await bed.begin(checksum="ab" * 32)
+    await bed.send(upload, 0, DATA)
+    with pytest.raises(InvalidInput, match="nothing was stored"):
+        await bed.uploads.finish(US, upload.id)
+    assert await bed.content() is None
+    with pytest.raises(NotFound):
+        await bed.uploads.get(US, upload.id)
+
+
+async def test_what_is_not_whole_cannot_be_finished(bed: Bed) -> None:
+    upload = await bed.begin()
+    await bed.send(upload, 0, DATA[:10])
+    with pytest.raises(Conflict) as told:
+        await bed.uploads.finish(US, upload.id)
+    assert told.value.detail["offset"] == 10
+    assert (await bed.uploads.get(US, upload.id)).offset == 10
+
+
+async def test_more_than_was_announced_is_refused(bed: Bed) -> None:
+    upload = await bed.begin(b"abc")
+    with pytest.raises(TooLarge):
+        await bed.send(upload, 0, b"abcd")
+    large = await bed.begin(bytes(UPLOAD_BYTES + 1))
+    with pytest.raises(TooLarge):
+        await bed.send(large, 0, bytes(UPLOAD_BYTES + 1))
+
+
+async def test_what_has_no_room_is_refused_before_its_first_byte(bed: Bed) -> None:
+    with pytest.raises(StorageFull):
+        await bed.uploads.begin(US, "files/a", Facts("x", size=9 << 20, checksum="ab" * 32))
+    for facts in (Facts("x"), Facts("x", size=1), Facts("x", size=1, checksum="no digest")):
+        with pytest.raises(InvalidInput):
+            await bed.uploads.begin(US, "files/a", facts)
+
+
+@pytest.mark.parametrize("upload_id", ["upl_" + "0" * 26, "../x", "upl_../../etc/passwd", "", "upl_\0"])
+async def test_another_owners_upload_is_as_one_that_never_was(bed: Bed, upload_id: str) -> None:
+    upload = await bed.begin()
+    for owner, name in ((THEM, upload.id), (US, upload_id)):
+        with pytest.raises(NotFound):
+            await bed.uploads.get(owner, name)
+        with pytest.raises(NotFound):
+            await bed.uploads.append(owner, name, 0, sealed(b"x"))
+        with pytest.raises(NotFound):
+            await bed.uploads.abort(owner, name)
+    await bed.uploads.abort(US, upload.id)
+    assert list((bed.place / "uploads").iterdir()) == []
+
+
+async def test_one_piece_comes_at_a_time(bed: Bed) -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        await gate.wait()
+        async for chunk in sealed(DATA):
+            yield chunk
+
+    upload = await bed.begin()
+    first = asyncio.ensure_future(bed.uploads.append(US, upload.id, 0, slow()))
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await bed.send(upload, 0, DATA)
+    gate.set()
+    assert (await first).offset == len(DATA)
+
+
+async def test_an_upload_that_nobody_goes_on_with_is_ended_after_a_day(bed: Bed) -> None:
+    upload = await bed.begin()
+    bed.time += KEPT_SECONDS - 1
+    await bed.send(upload, 0, DATA[:10])
+    (bed.place / "uploads" / f"upl_{'1' * 26}.part").write_bytes(b"left by a crash")
+    bed.time += KEPT_SECONDS - 1
+    await bed.uploads.sweep()
+    assert (await bed.uploads.get(US, upload.id)).offset == 10
+    bed.time += 2
+    assert await bed.uploads.sweep() >= 1
+    with pytest.raises(NotFound):
+        await bed.uploads.get(US, upload.id)
