@@ -123,12 +123,12 @@ def check_same(record: SandboxRecord, request: OpenRequest, *, timeout_seconds: 
     pairs += [(f"limits.{field}", value, getattr(held, field)) for field, value in request.limits.named().items()]
     if request.timeout_seconds is not None:
         pairs.append(("timeout_seconds", request.timeout_seconds, record.timeout_seconds or timeout_seconds))
-    for name, wanted, has in pairs:
+    for key, wanted, has in pairs:
         if wanted != has:
             raise Conflict(
-                f"sandbox {name!r} exists with {name} {_shown(has)}, not {_shown(wanted)}; leave {name} out to use "
+                f"sandbox {name!r} exists with {key} {_shown(has)}, not {_shown(wanted)}; leave {key} out to use "
                 "it as it is, choose another name, or delete it first",
-                field=name,
+                field=key,
                 has=_shown(has),
                 wanted=_shown(wanted),
             )
