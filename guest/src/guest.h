@@ -82,6 +82,7 @@ struct guest {
     uint32_t capabilities;
     bool fresh_proc;     /* a PID namespace can have a /proc of its own */
     bool cover_settings; /* and /proc/sys in it can be made read-only */
+    bool cover_keys;     /* and what tells of the kernel's key rings can be covered */
     bool shared_mounts;  /* mounts would propagate out of a new namespace unless made private */
 };
 

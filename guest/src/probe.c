@@ -29,7 +29,15 @@ static bool mounts_are_shared(void)
     return shared;
 }
 
-enum { NO_PROC = 1, NO_COVER = 2 };
+enum { NO_PROC = 1, NO_COVER = 2, NO_KEYS = 4 };
+
+static int try_steps(void)
+{
+    int failed = pidns_mount_proc() ? NO_PROC : 0;
+    failed |= pidns_cover_keys() ? NO_KEYS : 0;
+    /* The box's own /proc/sys shows what it does without namespaces. */
+    return failed | (failed & NO_PROC || pidns_cover_settings() ? NO_COVER : 0);
+}
 
 /* Makes one namespace as every command would. The child tells by its exit code how far it came. */
 static void probe_pidns(void)
@@ -38,17 +46,20 @@ static void probe_pidns(void)
     guest.fresh_proc = true;
     pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
     if (pid == 0)
-        _exit(pidns_mount_proc() ? NO_PROC : pidns_cover_settings() ? NO_COVER : 0);
+        _exit(try_steps());
     int status;
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
         return;
     guest.capabilities |= CAN_PIDNS;
-    guest.fresh_proc = WEXITSTATUS(status) != NO_PROC;
-    guest.cover_settings = WEXITSTATUS(status) == 0;
+    guest.fresh_proc = !(WEXITSTATUS(status) & NO_PROC);
+    guest.cover_settings = !(WEXITSTATUS(status) & NO_COVER);
+    guest.cover_keys = !(WEXITSTATUS(status) & NO_KEYS);
     if (!guest.fresh_proc)
         complain("no fresh /proc in a PID namespace: commands see the box's", 0);
     else if (!guest.cover_settings)
         complain("/proc/sys cannot be made read-only", 0);
+    if (!guest.cover_keys)
+        complain("/proc/keys cannot be covered", 0);
 }
 
 static bool can_open_beneath(void)

@@ -43,5 +43,6 @@ _Noreturn void supervise(const struct containment *containment, const struct com
 /* The steps into a PID namespace, for the probe to try: 0 or an errno. */
 int pidns_mount_proc(void);
 int pidns_cover_settings(void);
+int pidns_cover_keys(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* Containment by a PID namespace: the supervisor is its init, so the kernel knows the tree and ends it with one call. */
 #include <errno.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 
@@ -23,10 +24,23 @@ int pidns_cover_settings(void)
     return 0;
 }
 
+/* The key rings of whoever made the user namespace are told there, by name. In each command's own mounts, and after its
+ * /proc: a cover in the box's would keep the kernel from giving a command a fresh one. */
+int pidns_cover_keys(void)
+{
+    static const char *const names[] = {"/proc/keys", "/proc/key-users"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (mount("/dev/null", names[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
+            return errno;
+    return 0;
+}
+
 /* Where the probe found that a fresh /proc is refused (gVisor), the outer one shows what it does without namespaces. */
 static int enter(void)
 {
     int error = guest.fresh_proc ? pidns_mount_proc() : 0;
+    if (!error && guest.cover_keys)
+        error = pidns_cover_keys();
     return error || !guest.cover_settings ? error : pidns_cover_settings();
 }
 

@@ -93,13 +93,6 @@ def test_what_is_left_of_the_root_is_made_read_only_last() -> None:
     assert argv.index("/dev/shm") > argv.index("--dev")
 
 
-def test_a_masked_file_of_proc_is_covered_after_proc_is_there() -> None:
-    argv = bwrap_argv(replace(PLAN, masked=("/proc/keys",)))
-    assert ("--ro-bind", "/dev/null", "/proc/keys") in pairs(argv)
-    assert argv.index("/proc/keys") > argv.index("--proc")
-    assert "/proc/keys" not in bwrap_argv(PLAN)
-
-
 def test_both_places_of_the_workspace_are_one_directory() -> None:
     assert [v[2] for v in pairs(bwrap_argv(PLAN)) if v[:2] == ("--bind", "/tmp/workspace")] == [
         "/workspace",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -37,6 +38,25 @@ async def box(bubblewrap: BubblewrapBackend, labels: MakeLabels, ran: Callable[[
     await made.destroy()
 
 
+_MAKES_A_KEY = """
+import ctypes, platform
+add_key = {"x86_64": 248, "aarch64": 217}[platform.machine()]
+user_keyring = -4
+assert ctypes.CDLL(None, use_errno=True).syscall(add_key, b"user", b"station-test", b"x", 1, user_keyring) > 0
+print(open("/proc/keys").read())
+"""
+
+
+def _key_rings_outside() -> tuple[int, str]:
+    """The user that user code is on this machine, and what the kernel tells him once he has a key."""
+    uid, become = os.geteuid(), list[str]()
+    if uid == 0:
+        uid = next(os.stat(f"/proc/{pid}").st_uid for pid in marked(f"{STATION}:b1") if Path(f"/proc/{pid}").exists())
+        become = ["setpriv", f"--reuid={uid}", "--clear-groups"]
+    done = subprocess.run([*become, "/usr/bin/python3", "-c", _MAKES_A_KEY], capture_output=True, text=True)
+    return uid, done.stdout + done.stderr
+
+
 def cgroups() -> set[str]:
     return {str(p) for p in Path("/sys/fs/cgroup").rglob(f"station-{STATION}*")}
 
@@ -64,6 +84,15 @@ async def test_the_box_does_not_run_as_root_on_the_machine(box: Box) -> None:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             uids = [line for line in lines if line.startswith("Uid:")]
             assert "0" not in uids[0].split()[1:], (pid, uids)
+
+
+async def test_a_command_sees_its_own_processes_and_no_key_of_the_user_outside(box: Box, sh) -> None:
+    """HD-K14 for whoever the box is on the machine: keys belong to a user, whatever namespace he is in."""
+    # The control: who is that user outside sees a key ring of his by name.
+    uid, told = await asyncio.to_thread(_key_rings_outside)
+    assert f"_uid.{uid}" in told
+    assert int(await sh(box, "ls -d /proc/[0-9]* | wc -l")) <= 5
+    assert (await sh(box, "cat /proc/keys /proc/key-users", code=None)).strip() == ""
 
 
 async def test_nothing_is_writable_but_what_has_a_size(box: Box, sh) -> None:

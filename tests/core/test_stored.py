@@ -10,10 +10,11 @@ from station.core.errors import InvalidInput
 from station.core.stored import (
     PREFIXES,
     check_key,
-    check_metadata,
     check_prefix,
     content_type_of,
     expires_at,
+    file_name,
+    is_own,
     parse_ttl,
 )
 
@@ -60,8 +61,11 @@ def test_a_key_is_refused_or_safe(text: str) -> None:
 
 
 def test_a_prefix_may_end_anywhere() -> None:
-    assert [check_prefix(text) for text in ("", "/", "files/", "fi", "runs/r1", "runs/r1/")] == [
-        "", "", "files/", "files/fi", "runs/r1", "runs/r1/",
+    assert [check_prefix(text) for text in ("", "/", "files/", "fix", "runs/r1", "runs/r1/")] == [
+        "", "", "files/", "files/fix", "runs/r1", "runs/r1/",
+    ]  # fmt: skip
+    assert [check_prefix(text) for text in ("sess", "sessions", "/runs", "f", "session_notes")] == [
+        "sessions/", "sessions/", "runs/", "files/", "files/session_notes",
     ]  # fmt: skip
     with pytest.raises(InvalidInput):
         check_prefix("../x")
@@ -81,9 +85,9 @@ def test_a_time_to_live_has_a_unit(text: str, seconds: float) -> None:
     assert parse_ttl(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "0d", "-1d", "1.5h", "7 d", "1y", "9" * 12 + "d", "7d1h"])
+@pytest.mark.parametrize("text", ["", "7", "d", "0d", "-1d", "1.5h", "7 d", "1y", "9" * 12 + "d", "7d1h", "999999w"])
 def test_what_is_no_time_to_live_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="7d"):
+    with pytest.raises(InvalidInput, match=r"7d|ten years"):
         parse_ttl(text)
 
 
@@ -95,8 +99,24 @@ def test_content_types_go_by_the_end_of_the_name() -> None:
     ]  # fmt: skip
 
 
-def test_metadata_is_bounded_and_plain() -> None:
-    assert check_metadata({"original_filename": "a b.csv"}) == {"original_filename": "a b.csv"}
-    for metadata in ({"a": "x" * 9000}, {"a": "x\r\nSet-Cookie: y"}, {"a\n": "x"}):
-        with pytest.raises(InvalidInput):
-            check_metadata(metadata)
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("report.csv", "report.csv"),
+        ("/home/me/ü 🎉.csv", "ü 🎉.csv"),
+        ("a\r\nSet-Cookie: x", "a__Set-Cookie: x"),
+        ("\udcff\x9b31m.txt", "__31m.txt"),
+        ("folder/", ""),
+        ("ä" * 300, "ä" * 127),
+    ],
+)
+def test_a_file_name_is_a_hint_that_can_be_shown(text: str, name: str) -> None:
+    assert file_name(text) == name
+
+
+def test_of_sessions_a_sandbox_has_its_own_alone() -> None:
+    assert [is_own(key, "uid", "ses_A") for key in ("files/a", "runs/r/x", "sessions/uid/x", "sessions/ses_A/x")] == [
+        True, True, True, True,
+    ]  # fmt: skip
+    assert not is_own("sessions/ses_B/x", "uid", "ses_A")
+    assert not is_own("sessions/ses_AB/x", "uid", "ses_A")

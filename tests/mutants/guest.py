@@ -64,6 +64,12 @@ GUEST: tuple[Mutant, ...] = (
         (f"{CONTAINMENT}::test_a_fork_bomb_under_a_limit_is_swept_by_its_timeout[subreaper]",),
     ),
     Mutant(
+        "key-rings",
+        "code sees by name the key rings of the user that its box is on the machine",
+        (c("supervise_pidns", "if (!error && guest.cover_keys)", "if (0)"),),
+        ("tests/backends/test_boxes.py::test_a_command_sees_its_own_processes_and_no_key_of_the_user_outside",),
+    ),
+    Mutant(
         "orphans-of-a-supervisor",
         "who kills the supervisor of a command keeps what the command started",
         (c("process", "ending.ended_children = tree_end(is_ours);", "ending.ended_children = 0;"),),

@@ -218,11 +218,12 @@ async def test_what_cannot_be_staged_or_published_changes_nothing(
 async def test_what_belongs_to_a_sandbox_goes_with_it(api: Api) -> None:
     view = (await api.call("POST", "/sandboxes", {"name": "a"})).json()
     kept = "files/kept"
-    for key in (f"sessions/{view['tool_id']}/x", f"sessions/{view['id']}/y", "sessions/other/z", kept):
+    other = (await api.call("POST", "/sandboxes", {"name": "other"})).json()["tool_id"]
+    for key in (f"sessions/{view['tool_id']}/x", f"sessions/{view['id']}/y", f"sessions/{other}/z", kept):
         await api.call("PUT", f"/files/{key}", content=b"x")
     await api.call("DELETE", f"/sandboxes/{view['id']}")
     left = (await api.call("GET", "/files")).json()["files"]
-    assert [file["key"] for file in left] == [kept, "sessions/other/z"]
+    assert [file["key"] for file in left] == [kept, f"sessions/{other}/z"]
 
 
 async def test_files_outlive_a_restart(machine: Machine) -> None:
@@ -230,3 +231,59 @@ async def test_files_outlive_a_restart(machine: Machine) -> None:
         await api.call("PUT", "/files/a", content=DATA)
     async with machine.api() as api:
         assert (await api.call("GET", "/files/a")).content == DATA
+
+
+async def test_below_sessions_stands_a_sandbox_that_lives(api: Api) -> None:
+    view = (await api.call("POST", "/sandboxes", {"name": "a"})).json()
+    await api.call("DELETE", f"/sandboxes/{view['id']}")
+    for name in (view["tool_id"], view["id"], "ses_" + "0" * 26, "nobody"):
+        stored = await api.call("PUT", f"/files/sessions/{name}/x", content=b"x")
+        begun = await api.call("POST", "/uploads", {"key": f"sessions/{name}/x", "size": 1, "checksum": CHECKSUM})
+        assert (stored.status_code, begun.status_code) == (404, 404), name
+
+
+async def test_hd_a11_code_of_an_agent_reaches_no_file_of_another_sandbox(api: Api) -> None:
+    ours = (await api.call("POST", "/sandboxes", {"name": "ours"})).json()
+    theirs = (await api.call("POST", "/sandboxes", {"name": "theirs"})).json()
+    secret = f"sessions/{theirs['tool_id']}/secret"
+    await api.call("PUT", f"/files/{secret}", content=b"theirs")
+    await api.call("PUT", "/files/report.pdf", content=b"the user's")
+    await api.call("PUT", f"/sandboxes/{ours['id']}/files?path=f", content=b"evil")
+
+    async def ask(verb: str, **body: Any) -> int:
+        return (await api.call("POST", f"/sandboxes/{ours['id']}/{verb}", body)).status_code
+
+    assert await ask("stage", key=secret, destination="x", own=True) == 404
+    assert await ask("publish", source="f", key=secret, own=True) == 403
+    assert await ask("publish", source="f", key="runs/r/output/x", own=True) == 403
+    assert await ask("publish", source="f", key="report.pdf", own=True) == 409
+    # The control: who is not an agent's code may all that.
+    assert await ask("stage", key=secret, destination="x") == 201
+    # And its own it may, again too.
+    for key in ("mine.txt", f"sessions/{ours['tool_id']}/mine"):
+        assert await ask("publish", source="f", key=key, own=True) == 201
+        assert await ask("publish", source="f", key=key, own=True) == 201
+        assert await ask("stage", key=key, destination="back", own=True) in (200, 201)
+    assert (await api.call("GET", f"/files/{secret}")).content == b"theirs"
+    assert (await api.call("GET", "/files/report.pdf")).content == b"the user's"
+
+
+@pytest.mark.parametrize("raw", ["%ff", "%c2%9b31m", "x" * 300])
+async def test_a_name_of_any_bytes_is_kept_as_one_that_can_be_shown(api: Api, raw: str) -> None:
+    stored = await api.call("PUT", f"/files/odd?filename={raw}.txt", content=b"x")
+    assert stored.status_code == 201
+    found = await api.call("GET", "/files/odd")
+    assert (found.status_code, found.content) == (200, b"x")
+    assert stored.json()["metadata"]["original_filename"].isprintable()
+
+
+async def test_a_cursor_that_is_no_key_is_refused(api: Api) -> None:
+    assert (await api.call("GET", "/files?after=%ff")).status_code == 400
+
+
+async def test_a_form_with_headers_or_a_boundary_without_end_is_refused(api: Api) -> None:
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    endless = b'--b\r\nContent-Disposition: form-data; name="file"; x=' + b"y" * 20_000
+    assert (await api.call("POST", "/files", content=endless, headers=kind)).status_code == 400
+    long = {"content-type": "multipart/form-data; boundary=" + "b" * 300}
+    assert (await api.call("POST", "/files", content=b"--b", headers=long)).status_code == 400

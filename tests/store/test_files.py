@@ -10,16 +10,20 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from station.core.errors import InternalError, InvalidInput, StorageFull, TooLarge, Unavailable
+from station.core.errors import AlreadyExists, InternalError, InvalidInput, StorageFull, TooLarge, Unavailable
 from station.core.records import Owner
 from station.core.stored import StoredFile
+from station.store import directory
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts, FileStore
+from station.store.threads import in_thread
 
 NOW = 1_000.0
 US, THEM = Owner(), Owner("local", "other")
@@ -302,3 +306,60 @@ async def test_hd_d05_after_kill_9_at_any_moment_every_acknowledged_file_is_whol
             assert data == (b"%d " % found) * 20_000
         await store.aclose()
         assert len(list((tmp_path / "files" / "blobs").glob("*/*"))) <= 7
+
+
+async def test_what_somebody_else_may_not_replace_stays(store: FileStore) -> None:
+    await put(store, "files/a", b"theirs", facts=Facts("x", metadata={"by": "them"}))
+    with pytest.raises(AlreadyExists, match="another key"):
+        await store.put(US, "files/a", chunks(b"mine"), PLAIN, may_replace=lambda there: there.metadata["by"] == "us")
+    assert await content(store, "files/a") == b"theirs"
+    await store.put(US, "files/a", chunks(b"mine"), PLAIN, may_replace=lambda there: there.metadata["by"] == "them")
+    assert await content(store, "files/a") == b"mine"
+    assert (await store.room()).used_bytes == 4
+
+
+async def test_the_number_of_files_is_bounded_too(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "MAX_FILES", 3)
+    for name in "abc":
+        await put(store, f"files/{name}", b"")
+    with pytest.raises(StorageFull, match="3 files"):
+        await put(store, "files/d", b"")
+    await put(store, "files/a", b"again")
+    await store.delete(US, "files/b")
+    await put(store, "files/d", b"")
+
+
+async def test_what_is_counted_is_what_there_is(store: FileStore, tmp_path: Path) -> None:
+    """Over every kind of change, and as a station that starts would count it."""
+    dice = random.Random(11)
+    names, contents = [f"files/{n}" for n in "abcdef"], [dice.randbytes(size) for size in (0, 5, 70, 900)]
+    for _ in range(200):
+        if dice.random() < 0.3:
+            await store.delete(US, dice.choice(names))
+        else:
+            await put(store, dice.choice(names), dice.choice(contents))
+    found = await store.room()
+    fresh = opened(tmp_path)
+    assert await fresh.room() == replace(found, limit_bytes=10 << 30)
+    assert found.used_bytes == sum(path.stat().st_size for path in (tmp_path / "files" / "blobs").glob("*/*"))
+    await fresh.aclose()
+
+
+async def test_a_reader_that_is_cancelled_again_and_again_closes_no_file_under_its_thread() -> None:
+    begun, go, ended = threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        go.wait(5)
+        ended.append(True)
+
+    task = asyncio.ensure_future(in_thread(slow))
+    await asyncio.to_thread(begun.wait, 5)
+    for _ in range(20):
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]

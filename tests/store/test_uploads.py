@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -192,3 +193,44 @@ async def test_an_upload_that_nobody_goes_on_with_is_ended_after_a_day(bed: Bed)
     assert await bed.uploads.sweep() >= 1
     with pytest.raises(NotFound):
         await bed.uploads.get(US, upload.id)
+
+
+async def test_uploads_under_way_have_taken_their_room_also_after_a_restart(bed: Bed) -> None:
+    """The bound of the store is 8 MiB."""
+    half = bytes(3 << 20)
+    first = await bed.begin(half)
+    second = await bed.begin(half)
+    with pytest.raises(StorageFull):
+        await bed.begin(half)
+    await bed.store.aclose()
+    bed.open()
+    with pytest.raises(StorageFull):
+        await bed.begin(half)
+    await bed.uploads.abort(US, first.id)
+    third = await bed.begin(half)
+    await bed.send(second, 0, half)
+    await bed.uploads.finish(US, second.id)
+    with pytest.raises(StorageFull):
+        await bed.begin(half)
+    bed.time += KEPT_SECONDS + 1
+    await bed.uploads.sweep()
+    with pytest.raises(NotFound):
+        await bed.uploads.get(US, third.id)
+    await bed.begin(half)
+
+
+async def test_what_is_too_large_for_one_file_is_refused_before_its_first_byte(tmp_path: Path) -> None:
+    store = DirectoryFiles(tmp_path / "files", now=lambda: 1.0, max_file_bytes=10)
+    uploads = Uploads(tmp_path / "uploads", store, now=lambda: 1.0)
+    with pytest.raises(TooLarge, match=r"files\.max_file_bytes"):
+        await uploads.begin(US, "files/a", Facts("x", size=11, checksum="ab" * 32))
+    await store.aclose()
+
+
+async def test_what_a_crash_left_of_a_record_goes_too(bed: Bed) -> None:
+    await bed.begin()
+    (bed.place / "uploads" / ".stn-left").write_bytes(b"half a record")
+    os.utime(bed.place / "uploads" / ".stn-left", (1, 1))
+    bed.time = KEPT_SECONDS + 1000
+    await bed.uploads.sweep()
+    assert not (bed.place / "uploads" / ".stn-left").exists()

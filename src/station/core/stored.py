@@ -15,9 +15,11 @@ PREFIXES = (FILES, RUNS, SESSIONS)
 RUN_OUTPUT_SECONDS = 7 * 86400.0
 MAX_KEY_BYTES = 1024
 _MAX_SEGMENT_BYTES = 255
-MAX_METADATA_BYTES = 8 * 1024
 UPLOAD_BYTES = 4 * 1024 * 1024
 """How much one request of a resumable upload carries at most; each such piece is checked by its own digest."""
+MAX_TTL_SECONDS = 10 * 365 * 86400.0
+MAX_FILES = 100_000
+"""Of one store: their names and metadata take room that no quota of bytes counts."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 _TYPES = {".yaml": "application/yaml", ".yml": "application/yaml", ".py": "text/x-python"}
@@ -87,6 +89,8 @@ class StageRequest:
     mode: str = "644"
     """Octal permission bits."""
     overwrite: bool = True
+    own: bool = False
+    """As code of an agent asks: of `sessions/` only what is this sandbox's."""
 
     def mode_bits(self) -> int:
         """Raises InvalidInput for what is no octal number from 0 to 777."""
@@ -108,6 +112,9 @@ class PublishRequest:
     ttl: str | None = None
     content_type: str | None = None
     """`None`: by the end of `source`."""
+    own: bool = False
+    """As code of an agent asks: of `sessions/` only what is this sandbox's, nothing into `runs/`, and over no file that
+    this sandbox has not published itself."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +170,12 @@ def check_key(text: str) -> str:
 
 
 def check_prefix(text: str) -> str:
-    """A prefix to list by: empty for all, else as `check_key` reads it, but it may end within a segment."""
+    """A prefix to list by: empty for all, the beginning of a place (`sess`) is that place, else as `check_key` reads
+    it, but it may end within a segment."""
     if not text.strip("/"):
         return ""
-    if text.removeprefix("/") in PREFIXES:
-        return text.removeprefix("/")
+    if place := next((place for place in PREFIXES if place.startswith(text.removeprefix("/"))), None):
+        return place
     return check_key(text.removesuffix("/")) + ("/" if text.endswith("/") else "")
 
 
@@ -188,7 +196,9 @@ def parse_ttl(text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if not found or not int(found[1]):
         raise InvalidInput(f"{text[:40]!r} is no time to live; it looks like 90s, 15m, 12h, 7d or 2w", field="ttl")
-    return int(found[1]) * _UNITS[found[2]]
+    if (seconds := int(found[1]) * _UNITS[found[2]]) > MAX_TTL_SECONDS:
+        raise InvalidInput("a time to live is at most ten years; leave it out for ever", field="ttl")
+    return seconds
 
 
 def check_content_type(text: str) -> str:
@@ -204,12 +214,15 @@ def content_type_of(name: str) -> str:
     return _TYPES.get(suffix) or mimetypes.guess_type(f"x{suffix}", strict=True)[0] or OCTETS
 
 
-def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
-    """Raises InvalidInput where names and values have more than 8 KiB, or control characters."""
-    if sum(len(k.encode(errors="replace")) + len(v.encode(errors="replace")) for k, v in metadata.items()) > (
-        MAX_METADATA_BYTES
-    ):
-        raise InvalidInput(f"metadata has at most {MAX_METADATA_BYTES} bytes", field="metadata")
-    if any(ord(c) < 32 or ord(c) == 127 for pair in metadata.items() for text in pair for c in text):
-        raise InvalidInput("metadata must not contain control characters", field="metadata")
-    return metadata
+def file_name(text: str) -> str:
+    """The last part of a path that a client gave, as a hint for whoever downloads: what cannot be shown, or is no
+    UTF-8, reads `_`; at most 255 bytes."""
+    name = "".join(c if c.isprintable() and not "\ud800" <= c <= "\udfff" else "_" for c in text.rpartition("/")[2])
+    while len(name.encode()) > _MAX_SEGMENT_BYTES:
+        name = name[:-1]
+    return name
+
+
+def is_own(key: str, *sandbox_ids: str) -> bool:
+    """Whether a sandbox may have it: all but `sessions/` of another one."""
+    return not key.startswith(SESSIONS) or key.split("/")[1] in sandbox_ids

@@ -16,7 +16,7 @@ from .inputs import PublishInput, StageInput
 async def stage(call: Call, wanted: StageInput) -> Reply:
     async def work(sandbox: AsyncSandbox) -> tuple[AsyncSandbox, Staged]:
         try:
-            return sandbox, await sandbox.files.stage(wanted.file_key, wanted.destination)
+            return sandbox, await sandbox.files.stage(wanted.file_key, wanted.destination, own=True)
         except PathRefused as error:
             raise PathRefused(f"path traversal not allowed: {error.message}", **error.detail) from error
 
@@ -29,7 +29,7 @@ async def stage(call: Call, wanted: StageInput) -> Reply:
 
 async def publish(call: Call, wanted: PublishInput) -> Reply:
     async def work(sandbox: AsyncSandbox) -> tuple[AsyncSandbox, StoredFile]:
-        return sandbox, await sandbox.files.publish(wanted.source, wanted.file_key)
+        return sandbox, await sandbox.files.publish(wanted.source, wanted.file_key, own=True)
 
     sandbox, stored = await call.caller.within(wanted.sandbox_id, work)
     answer = PublishAnswer(

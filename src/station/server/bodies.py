@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from station.core.errors import LimitReached
+from station.core.wire import API
 
 from .errors import answer
 from .requests import LARGE_BODY
@@ -95,8 +96,12 @@ class _Share:
 
 
 def _is_taken_whole(scope: Scope) -> bool:
-    """Of the bodies that are read, those of files (PUT) and of standard input stream."""
-    return scope["method"] == "POST" and not scope["path"].endswith("/stdin")
+    """Of the bodies that are read, those of files (PUT, and a form) and of standard input stream; a piece of an upload
+    is in memory until its digest is known."""
+    path: str = scope["path"]
+    if scope["method"] == "PUT":
+        return path.startswith(f"{API}/uploads/")
+    return scope["method"] == "POST" and not path.endswith("/stdin") and path != f"{API}/files"
 
 
 def _announced(scope: Scope) -> int:

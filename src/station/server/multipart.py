@@ -15,6 +15,9 @@ from .requests import body
 
 _MAX_FIELD_BYTES = 64 * 1024
 _MAX_PARTS = 32
+_MAX_BOUNDARY_BYTES = 70
+"""RFC 2046, 5.1.1."""
+_MAX_HEADER_BYTES = 8 * 1024
 
 
 class Form:
@@ -23,8 +26,8 @@ class Form:
     def __init__(self, request: Request) -> None:
         """Raises InvalidInput for a request that has no form in it."""
         kind, options = parse_options_header(request.headers.get("content-type", ""))
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
+        boundary = options.get(b"boundary", b"")
+        if kind != b"multipart/form-data" or not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
             raise InvalidInput("this takes a form: multipart/form-data with a part named file", field="body")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
@@ -96,9 +99,16 @@ class Form:
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._part.name += data[start:end]
+        self._count_header(end - start)
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
         self._part.header += data[start:end]
+        self._count_header(end - start)
+
+    def _count_header(self, size: int) -> None:
+        self._part.header_bytes += size
+        if self._part.header_bytes > _MAX_HEADER_BYTES:
+            raise InvalidInput("the headers of a part of the form are too long", field="body")
 
     def _header_end(self) -> None:
         self._part.keep_header()
@@ -134,6 +144,7 @@ class _Part:
         self.name = b""
         self.header = b""
         self.value = b""
+        self.header_bytes = 0
 
     def option(self, name: bytes) -> str | None:
         _, options = parse_options_header(self.headers.get("content-disposition", b""))

@@ -11,12 +11,14 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from station.core.errors import InvalidInput
-from station.core.ids import new_id
+from station.core.errors import InvalidInput, Refused, SandboxNotFound
+from station.core.ids import is_tool_id, is_uid, new_id
 from station.core.paths import decode_name
 from station.core.records import Owner
 from station.core.stored import (
     OCTETS,
+    RUNS,
+    SESSIONS,
     FileListing,
     PublishRequest,
     StageRequest,
@@ -24,10 +26,11 @@ from station.core.stored import (
     UploadRequest,
     check_content_type,
     check_key,
-    check_metadata,
     check_prefix,
     content_type_of,
     expires_at,
+    file_name,
+    is_own,
     parse_ttl,
 )
 from station.core.wire import DIGEST_BYTES
@@ -56,6 +59,7 @@ async def upload_form(station: Station, request: Request) -> Response:
         raise InvalidInput(f"the form has the fields key, ttl and file, not {unknown[0]!r}", field=unknown[0])
     key, ttl = form.fields.get("key") or None, form.fields.get("ttl") or None
     key, facts = _facts(station, key, ttl=ttl, filename=form.filename, content_type=form.content_type)
+    await _check_place(station, key)
     stored = await station.store.put(owner_of(request), key, form.content(), facts)
     return answers.facts(
         201,
@@ -76,6 +80,7 @@ async def write(station: Station, request: Request) -> Response:
         filename=query.text("filename"),
         content_type=query.text("content_type"),
     )
+    await _check_place(station, key)
     content = _unsealed(body(request)) if query.digest() else body(request)
     return answers.one(await station.store.put(owner_of(request), key, content, facts), 201)
 
@@ -84,6 +89,7 @@ async def list_(station: Station, request: Request) -> Response:
     query = Query(request, "prefix", "after", "limit")
     limit = query.whole("limit", _MAX_PAGE, least=1, most=_MAX_PAGE) or _MAX_PAGE
     prefix, after = check_prefix(query.text("prefix") or ""), query.text("after") or ""
+    after = check_key(after) if after else ""
     page = await station.store.list(owner_of(request), prefix, station.now(), after=after, limit=limit)
     return answers.one(FileListing(list(page.files), len(page.files), page.next))
 
@@ -120,6 +126,7 @@ async def begin_upload(station: Station, request: Request) -> Response:
     Query(request)
     wanted = await read_json(request, UploadRequest)
     key, facts = _facts(station, wanted.key, ttl=wanted.ttl, filename=wanted.filename, content_type=wanted.content_type)
+    await _check_place(station, key)
     facts = replace(facts, size=wanted.size, checksum=wanted.checksum)
     return answers.one(await station.uploads.begin(owner_of(request), key, facts), 201)
 
@@ -151,11 +158,15 @@ async def stage(station: Station, request: Request) -> Response:
     """From the store into the sandbox."""
     Query(request)
     wanted = await read_json(request, StageRequest)
+    key = check_key(wanted.key)
     live = await live_box(station, request)
+    record = await station.sandboxes.get(live.uid)
+    if wanted.own and not is_own(key, record.uid, record.tool_id):
+        raise not_found(key)
     staged = await station.staging.stage(
         live,
         owner_of(request),
-        check_key(wanted.key),
+        key,
         decode_name(wanted.destination),
         mode=wanted.mode_bits(),
         overwrite=wanted.overwrite,
@@ -167,16 +178,21 @@ async def publish(station: Station, request: Request) -> Response:
     """From the sandbox into the store."""
     Query(request)
     wanted = await read_json(request, PublishRequest)
+    key = check_key(wanted.key or new_id("f", station.now()))
     live = await live_box(station, request)
     record = await station.sandboxes.get(live.uid)
+    if wanted.own and (key.startswith(RUNS) or not is_own(key, record.uid, record.tool_id)):
+        raise Refused(f"a sandbox publishes below files/ or sessions/{record.tool_id}/, not as {key}", key=key)
+    await _check_place(station, key)
     stored = await station.staging.publish(
         live,
         owner_of(request),
         decode_name(wanted.source),
-        check_key(wanted.key or new_id("f", station.now())),
+        key,
         ttl_seconds=None if wanted.ttl is None else parse_ttl(wanted.ttl),
         content_type=wanted.content_type,
         sandbox_id=record.tool_id or record.uid,
+        only_own=wanted.own,
     )
     return answers.one(stored, 201)
 
@@ -189,9 +205,18 @@ def _facts(
     key = check_key(key if key is not None else new_id("f", now))
     if content_type in (None, OCTETS):
         content_type = content_type_of(filename or key)
-    metadata = check_metadata({"original_filename": posixpath.basename(filename)} if filename else {})
+    metadata = {"original_filename": name} if (name := file_name(filename or "")) else {}
     until = expires_at(key, now, None if ttl is None else parse_ttl(ttl))
     return key, Facts(check_content_type(content_type), until, metadata)
+
+
+async def _check_place(station: Station, key: str) -> None:
+    """Raises SandboxNotFound for a place of no sandbox: nothing would ever remove what lies there."""
+    if key.startswith(SESSIONS):
+        name = key.split("/")[1]
+        if not (is_uid(name) or is_tool_id(name)):
+            raise SandboxNotFound("below sessions/ stands the id of a sandbox, as an open answers it", key=key)
+        await station.sandboxes.get(station.uid(name))
 
 
 def _headers(file: StoredFile, offset: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from station.core.records import Owner
 from station.core.stored import StoredFile
@@ -22,6 +23,8 @@ CREATE TABLE IF NOT EXISTS files (
 CREATE INDEX IF NOT EXISTS by_checksum ON files (checksum);
 CREATE INDEX IF NOT EXISTS by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 """
+Removed: TypeAlias = Sequence[tuple[str, int]]
+"""Checksum and size, of each key that is gone."""
 _COLUMNS = "key, size, content_type, checksum, created_at, expires_at, metadata"
 
 
@@ -68,15 +71,15 @@ class Catalog:
         )
         return [_file(row) for row in rows]
 
-    def remove(self, owner: Owner, key: str) -> Sequence[str]:
-        """The checksum of what was there; empty: nothing was."""
+    def remove(self, owner: Owner, key: str) -> Removed:
+        """What was there; empty: nothing was."""
         return self._removed("account = ? AND deployment = ? AND key = ?", owner.account, owner.deployment, key)
 
-    def remove_below(self, owner: Owner, prefix: str) -> Sequence[str]:
+    def remove_below(self, owner: Owner, prefix: str) -> Removed:
         where = "account = ? AND deployment = ? AND substr(key, 1, ?) = ?"
         return self._removed(where, owner.account, owner.deployment, len(prefix), prefix)
 
-    def remove_expired(self, now: float) -> Sequence[str]:
+    def remove_expired(self, now: float) -> Removed:
         return self._removed("expires_at <= ?", now)
 
     def is_named(self, checksum: str) -> bool:
@@ -84,16 +87,15 @@ class Catalog:
         return self._db.execute("SELECT 1 FROM files WHERE checksum = ? LIMIT 1", (checksum,)).fetchone() is not None
 
     def totals(self) -> tuple[int, int]:
-        """Keys, and the bytes of distinct contents."""
+        """Keys, and the bytes of distinct contents. Looks at every row: to be asked once."""
         (files,) = self._db.execute("SELECT count(*) FROM files").fetchone()
         (used,) = self._db.execute(
             "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT checksum, size FROM files)"
         ).fetchone()
         return files, used
 
-    def _removed(self, where: str, *values: object) -> Sequence[str]:
-        rows = self._db.execute(f"DELETE FROM files WHERE {where} RETURNING checksum", values)  # noqa: S608
-        return [checksum for (checksum,) in rows.fetchall()]
+    def _removed(self, where: str, *values: object) -> Removed:
+        return self._db.execute(f"DELETE FROM files WHERE {where} RETURNING checksum, size", values).fetchall()  # noqa: S608
 
 
 def _file(row: tuple[str, int, str, str, float, float | None, str]) -> StoredFile:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,14 +21,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
-from station.core.errors import InternalError, InvalidInput, StationError, StorageFull, TooLarge, Unavailable
+from station.core.errors import (
+    AlreadyExists,
+    InternalError,
+    InvalidInput,
+    StationError,
+    StorageFull,
+    TooLarge,
+    Unavailable,
+)
 from station.core.records import Owner
-from station.core.stored import StoredFile
+from station.core.stored import MAX_FILES, StoredFile
+from station.durable import sync_directory
 
-from .catalog import Catalog
+from .catalog import Catalog, Removed
 from .database import translated
-from .durable import sync_directory
-from .files import Facts, Page, Room, StoredContent, Swept
+from .files import Facts, MayReplace, Page, Room, StoredContent, Swept
 from .threads import in_thread
 
 T = TypeVar("T")
@@ -53,35 +61,45 @@ class DirectoryFiles:
         self._path = path
         self._now = now
         self._max_file_bytes, self._max_bytes = max_file_bytes, max_bytes
-        self._used = self._coming = 0
-        """Bytes of what is stored, and of what is under way: both have taken their room."""
+        self._files = self._used = self._coming = 0
+        """Keys; bytes of what is stored, and of what is under way: both have taken their room."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
         self._closed = False
         try:
             self._catalog: Catalog = self._thread.submit(self._guarded, self._open).result()
-            self._thread.submit(self._guarded, self._count).result()
+            self._files, self._used = self._thread.submit(self._guarded, self._catalog.totals).result()
         except StationError:
             self._thread.shutdown()
             raise
 
     # ── the port ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def put(self, owner: Owner, key: str, content: AsyncIterable[bytes], facts: Facts) -> StoredFile:
-        self._check_size(facts.size or 0)
-        taken = self._take(facts.size or 0)
+    async def put(
+        self,
+        owner: Owner,
+        key: str,
+        content: AsyncIterable[bytes],
+        facts: Facts,
+        *,
+        may_replace: MayReplace = lambda _there: True,
+    ) -> StoredFile:
+        taken = facts.size or 0
+        self.reserve(taken)
         incoming = _Incoming(self._path / "incoming")
         try:
             await in_thread(self._guarded, incoming.begin)
             async for chunk in content:
                 size = incoming.size + len(chunk)
                 self._check_size(size)
-                taken += self._take(max(0, size - taken))
+                if (more := size - taken) > 0:
+                    self.reserve(more)
+                    taken += more
                 await in_thread(self._guarded, partial(incoming.write, chunk))
             await in_thread(self._guarded, incoming.finish)
             _check(incoming, facts)
-            return await self._run(partial(self._commit, owner, key, incoming, facts))
+            return await self._run(partial(self._commit, owner, key, incoming, facts, may_replace))
         finally:
-            self._coming -= taken
+            self.release(taken)
             incoming.discard()
 
     async def get(self, owner: Owner, key: str, now: float) -> StoredFile | None:
@@ -108,9 +126,17 @@ class DirectoryFiles:
     async def delete_below(self, owner: Owner, prefix: str) -> int:
         return await self._remove(lambda: self._catalog.remove_below(owner, prefix))
 
+    def reserve(self, size: int, *, anyway: bool = False) -> None:
+        if not anyway:
+            self._check_size(size)
+            self._check_room(size)
+        self._coming += size
+
+    def release(self, size: int) -> None:
+        self._coming -= size
+
     async def room(self) -> Room:
-        files, used = await self._run(self._catalog.totals)
-        return Room(files, used, self._max_bytes)
+        return await self._run(lambda: Room(self._files, self._used, self._max_bytes))
 
     async def sweep(self, now: float) -> Swept:
         expired = await self._remove(lambda: self._catalog.remove_expired(now))
@@ -131,49 +157,52 @@ class DirectoryFiles:
             left.unlink()
         return Catalog(self._path / "catalog.db")
 
-    def _commit(self, owner: Owner, key: str, incoming: _Incoming, facts: Facts) -> StoredFile:
+    def _commit(self, owner: Owner, key: str, incoming: _Incoming, facts: Facts, may_replace: MayReplace) -> StoredFile:
         file = StoredFile(
             key, incoming.size, facts.content_type, incoming.checksum, self._now(), facts.expires_at, facts.metadata
         )
         before = self._catalog.get(owner, key)
+        if before is not None and not may_replace(before):
+            raise AlreadyExists(f"{key} is there already, and somebody else's; name another key", key=key)
+        if before is None and self._files >= MAX_FILES:
+            raise StorageFull(f"the file store has {MAX_FILES} files, which is the most; delete some", limit=MAX_FILES)
+        is_new = not self._catalog.is_named(file.checksum)
         with self._catalog.transaction():
             # Also over a blob that is there: it may have been damaged since, and this one is known to be good.
             incoming.move(self._blob(file.checksum))
             self._catalog.put(owner, file)
-        if before is not None:
-            self._drop_unnamed([before.checksum])
-        self._count()
+        self._used += file.size if is_new else 0
+        if before is None:
+            self._files += 1
+        else:
+            self._used -= self._drop_unnamed([(before.checksum, before.size)])
         return file
-
-    def _count(self) -> None:
-        _, self._used = self._catalog.totals()
 
     def _living(self, owner: Owner, key: str, now: float) -> StoredFile | None:
         found = self._catalog.get(owner, key)
         return None if found is None or (found.expires_at is not None and found.expires_at <= now) else found
 
-    async def _remove(self, rows: Callable[[], Sequence[str]]) -> int:
+    async def _remove(self, rows: Callable[[], Removed]) -> int:
         def removed() -> int:
             with self._catalog.transaction():
-                checksums = rows()
-            self._drop_unnamed(checksums)
-            self._count()
-            return len(checksums)
+                removed = rows()
+            self._files -= len(removed)
+            self._used -= self._drop_unnamed(removed)
+            return len(removed)
 
         return await self._run(removed)
 
-    def _drop_unnamed(self, checksums: Sequence[str]) -> int:
-        """Bytes that are free now. After the catalogue: a crash leaves a blob too many, never one too few."""
+    def _drop_unnamed(self, contents: Removed) -> int:
+        """Bytes that no key names any more. After the catalogue: a crash leaves a blob too many, never one too few."""
         freed = 0
-        for checksum in set(checksums):
-            path = self._blob(checksum)
-            if not self._catalog.is_named(checksum) and path.exists():
-                freed += path.stat().st_size
-                path.unlink()
+        for checksum, size in set(contents):
+            if not self._catalog.is_named(checksum):
+                self._blob(checksum).unlink(missing_ok=True)
+                freed += size
         return freed
 
     def _drop_orphans(self) -> int:
-        return self._drop_unnamed([path.name for path in _blobs(self._path / "blobs")])
+        return self._drop_unnamed([(path.name, path.stat().st_size) for path in _blobs(self._path / "blobs")])
 
     def _blob(self, checksum: str) -> Path:
         return self._path / "blobs" / checksum[:2] / checksum
@@ -187,8 +216,7 @@ class DirectoryFiles:
                 limit=self._max_file_bytes,
             )
 
-    def _take(self, size: int) -> int:
-        """Counts `size` more bytes as coming. Raises StorageFull where they have no room."""
+    def _check_room(self, size: int) -> None:
         if self._used + self._coming + size > self._max_bytes:
             raise StorageFull(
                 f"the file store has no room: {self._used} of {self._max_bytes} bytes are used, {self._coming} are "
@@ -196,8 +224,6 @@ class DirectoryFiles:
                 used_bytes=self._used,
                 limit_bytes=self._max_bytes,
             )
-        self._coming += size
-        return size
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:

@@ -5,9 +5,9 @@ Its bodies: a directory of blobs named by digest (`directory`), and the object s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from station.core.records import Owner
 from station.core.stored import StoredFile
@@ -51,6 +51,9 @@ class Swept:
     """Of contents that no key names any more, and of what was never finished."""
 
 
+MayReplace: TypeAlias = Callable[[StoredFile], bool]
+
+
 class StoredContent(Protocol):
     """The bytes of one stored file, to be iterated once. A context manager: leaving it ends the read."""
 
@@ -70,11 +73,20 @@ class FileStore(Protocol):
     within 5 seconds, where the store cannot be reached, and nothing was changed then.
     """
 
-    async def put(self, owner: Owner, key: str, content: AsyncIterable[bytes], facts: Facts) -> StoredFile:
-        """Stores all of `content` or nothing, also when it raises; a key that is there is overwritten in one step.
+    async def put(
+        self,
+        owner: Owner,
+        key: str,
+        content: AsyncIterable[bytes],
+        facts: Facts,
+        *,
+        may_replace: MayReplace = lambda _there: True,
+    ) -> StoredFile:
+        """Stores all of `content` or nothing, also when it raises; a key that is there is overwritten in one step, if
+        `may_replace` says so of what is there then.
 
         Raises InvalidInput where size or checksum are not those of `facts`, TooLarge beyond the bound of one file,
-        StorageFull where the store, its quota or its disk has no room.
+        StorageFull where the store, its quota or its disk has no room, AlreadyExists.
         """
 
     async def get(self, owner: Owner, key: str, now: float) -> StoredFile | None:
@@ -91,6 +103,12 @@ class FileStore(Protocol):
 
     async def delete_below(self, owner: Owner, prefix: str) -> int:
         """All whose keys begin so; how many. `prefix` ends with a slash."""
+
+    def reserve(self, size: int, *, anyway: bool = False) -> None:
+        """Counts so many bytes as coming, until they are released. Raises TooLarge and StorageFull as `put` does,
+        unless `anyway`."""
+
+    def release(self, size: int) -> None: ...
 
     async def room(self) -> Room:
         """Of all owners."""

@@ -7,8 +7,7 @@ import secrets
 from pathlib import Path
 
 from station.core.errors import Unavailable
-
-from .durable import write_private
+from station.durable import write_private
 
 
 def station_id(home: Path) -> str:

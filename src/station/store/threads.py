@@ -11,10 +11,16 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What `work` returns. Also when this is cancelled it has ended on return: nobody closes a file that a thread
-    still uses."""
+    """What `work` returns. Also when this is cancelled, and however often, it has ended on return: nobody closes a file
+    that a thread still uses."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait((task,))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # it was seen: nobody else will ask for it
+        raise cancelled
+    return task.result()

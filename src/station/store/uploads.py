@@ -7,6 +7,7 @@ order changes nothing, and its sender is told where to go on.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import json
@@ -17,12 +18,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from station.core.errors import Busy, Conflict, InvalidInput, LimitReached, NotFound, StorageFull, TooLarge, Unavailable
+from station.core.errors import (
+    Busy,
+    Conflict,
+    InvalidInput,
+    LimitReached,
+    NotFound,
+    StationError,
+    StorageFull,
+    TooLarge,
+    Unavailable,
+)
 from station.core.ids import new_id
 from station.core.records import Owner
 from station.core.stored import UPLOAD_BYTES, StoredFile, Upload
+from station.durable import sync_directory, write_private
 
-from .durable import sync_directory, write_private
 from .files import Facts, FileStore
 from .threads import in_thread
 
@@ -44,22 +55,24 @@ class Uploads:
         self._store = store
         self._now = now
         self._busy: set[str] = set()
+        for size in self._announced().values():
+            store.reserve(size, anyway=True)
 
     async def begin(self, owner: Owner, key: str, facts: Facts) -> Upload:
         """Raises InvalidInput without size and checksum, StorageFull where the store has no room for it, LimitReached
         where too many have begun and none has ended."""
         if facts.size is None or facts.checksum is None or not re.fullmatch(r"[0-9a-fA-F]{64}", facts.checksum):
             raise InvalidInput("an upload in pieces announces its size and its SHA-256 in hex", field="checksum")
-        room = await self._store.room()
-        if room.used_bytes + facts.size > room.limit_bytes:
-            raise StorageFull(
-                f"the file store has no room for {facts.size} bytes: {room.used_bytes} of {room.limit_bytes} are used",
-                used_bytes=room.used_bytes,
-                limit_bytes=room.limit_bytes,
-            )
         upload = Upload(new_id("upl", self._now()), key, facts.size, facts.checksum.lower())
         document = {"owner": asdict(owner), "upload": asdict(upload), "facts": asdict(facts)}
-        await in_thread(_guarded, lambda: self._write(upload.id, document))
+        self._store.reserve(upload.size)
+        begun = False
+        try:
+            await in_thread(_guarded, lambda: self._write(upload.id, document))
+            begun = True
+        finally:
+            if not begun:
+                self._store.release(upload.size)
         return upload
 
     async def get(self, owner: Owner, upload_id: str) -> Upload:
@@ -93,10 +106,15 @@ class Uploads:
                 raise Conflict(
                     f"{upload.size - upload.offset} bytes are still to come", retryable=True, offset=upload.offset
                 )
+            # Its room is the file's from here on.
+            self._store.release(upload.size)
             try:
                 stored = await self._store.put(owner, upload.key, self._content(upload_id), facts)
             except InvalidInput:
                 await self._remove(upload_id)
+                raise
+            except (StationError, asyncio.CancelledError):
+                self._store.reserve(upload.size, anyway=True)
                 raise
             await self._remove(upload_id)
             return stored
@@ -104,8 +122,9 @@ class Uploads:
     async def abort(self, owner: Owner, upload_id: str) -> None:
         """Nothing is left of it. Raises NotFound as `get` does."""
         with self._alone(upload_id):
-            await self.get(owner, upload_id)
+            upload = await self.get(owner, upload_id)
             await self._remove(upload_id)
+            self._store.release(upload.size)
 
     async def sweep(self) -> int:
         """Ends those for which no piece has come for a day; how many."""
@@ -113,13 +132,15 @@ class Uploads:
         def old() -> set[str]:
             # A part without a record is what a crash has left.
             last: dict[str, float] = {}
-            for path in self._path.glob("upl_*"):
+            for path in (*self._path.glob("upl_*"), *self._path.glob(".stn-*")):
                 last[path.stem] = max(last.get(path.stem, 0.0), path.stat().st_mtime)
             return {upload for upload, at in last.items() if at < self._now() - KEPT_SECONDS}
 
         ended = [upload for upload in await in_thread(_guarded, old) if upload not in self._busy]
         for upload_id in ended:
+            size = await in_thread(_guarded, lambda upload_id=upload_id: self._size(upload_id))
             await self._remove(upload_id)
+            self._store.release(size)
         return len(ended)
 
     # ── on a thread ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,6 +152,17 @@ class Uploads:
         (self._path / f"{upload_id}.part").touch(mode=0o600, exist_ok=False)
         write_private(self._path / f"{upload_id}.json", json.dumps(document).encode())
         self._touch(upload_id)
+
+    def _announced(self) -> dict[str, int]:
+        """By id the size of each upload that has begun."""
+        return {path.stem: self._size(path.stem) for path in self._path.glob("upl_*.json")}
+
+    def _size(self, upload_id: str) -> int:
+        """0 for what has no record that can be read."""
+        try:
+            return int(json.loads((self._path / f"{upload_id}.json").read_bytes())["upload"]["size"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def _read(self, owner: Owner, upload_id: str) -> tuple[Upload, Facts]:
         unknown = NotFound("there is no such upload; it was never begun, or it has ended", upload=upload_id[:80])
@@ -170,7 +202,7 @@ class Uploads:
     async def _remove(self, upload_id: str) -> None:
         def remove() -> None:
             # The record first: a part without one is nobody's, and the next sweep of the directory takes it.
-            for suffix in (".json", ".part"):
+            for suffix in (".json", ".part", ""):
                 (self._path / f"{upload_id}{suffix}").unlink(missing_ok=True)
             sync_directory(self._path)
 

@@ -49,9 +49,11 @@ class Staging:
         ttl_seconds: float | None = None,
         content_type: str | None = None,
         sandbox_id: str,
+        only_own: bool = False,
     ) -> StoredFile:
         """The file of the sandbox is in the store as it was read: a file that becomes shorter meanwhile is a Conflict,
-        and nothing was stored. Raises what a read and a `put` raise."""
+        and nothing was stored. `only_own`: AlreadyExists for a key that another than `sandbox_id` has published. Raises
+        what a read and a `put` raise."""
         read = await self._files.read(live, source)
         name = read.entry.path
         facts = Facts(
@@ -60,8 +62,12 @@ class Staging:
             {"original_path": encode_name(name), "sandbox_id": sandbox_id},
             size=read.length,
         )
+
+        def may_replace(there: StoredFile) -> bool:
+            return not only_own or there.metadata.get("sandbox_id") == sandbox_id
+
         async with read:
-            return await self._store.put(owner, key, read.chunks, facts)
+            return await self._store.put(owner, key, read.chunks, facts, may_replace=may_replace)
 
 
 def not_found(key: str) -> FileNotFound:

@@ -56,8 +56,6 @@ class BoxPlan:
     tmpfs: tuple[tuple[str, Tmpfs], ...] = ()
     mount: MountPlan | None = None
     cgroup_procs: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()
-    """Files of the box's own /proc that are there and tell of the user outside: none of them opens in the box."""
     guest_options: tuple[str, ...] = ()
     """Of tests alone."""
 
@@ -140,8 +138,6 @@ def _system(plan: BoxPlan) -> list[str]:
         argv += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     argv += ["--ro-bind", f"{STAGE}/links", LINKS, "--ro-bind", f"{STAGE}/guest", GUEST]
     argv += ["--symlink", TMP, f"/var{TMP}", "--symlink", "/run", "/var/run", "--proc", "/proc", "--dev", "/dev"]
-    for name in plan.masked:
-        argv += ["--ro-bind", "/dev/null", name]
     return argv
 
 

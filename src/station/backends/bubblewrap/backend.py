@@ -39,8 +39,6 @@ from station.guest.session import GuestSession
 from station.machine import look
 
 NPROC_PER_NAMESPACE_SINCE = (5, 14)
-MASKED = ("/proc/keys", "/proc/key-users")
-"""Keys belong to a user of the machine, whatever namespace he is in: a box that is that user would see their names."""
 HOME_BYTES_EPHEMERAL = 1 << 30
 
 
@@ -162,7 +160,6 @@ class BubblewrapBackend(LocalBackend):
             tmpfs=tuple(tmpfs),
             mount=mount,
             cgroup_procs=tuple(cgroup.procs),
-            masked=tuple(name for name in MASKED if os.path.exists(name)),
             guest_options=self._settings.guest_options,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from station.core.machine import Machine, user_namespaces_closed
+from station.core.machine import WSL_1, Machine, user_namespaces_closed
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def before_trial(facts: Facts) -> Verdict | None:
     if facts.bwrap is None:
         return Verdict("bubblewrap (bwrap) is not installed", "apt install bubblewrap")
     if facts.machine.wsl == 1:
-        return Verdict("WSL 1 has no Linux kernel, so no namespaces", "wsl --set-version DISTRIBUTION 2")
+        return Verdict(*WSL_1)
     return None
 
 
