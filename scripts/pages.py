@@ -5,7 +5,9 @@ the attacks. --check: fails where they differ."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import isolation
 import typer
@@ -36,12 +38,17 @@ def cli() -> str:
     settings = {**(app.info.context_settings or {}), "terminal_width": 100}
     root = typer.Context(command, info_name="stn", **settings)
     parts = [HEAD, _block("stn", command.get_help(root))]
-    for name in command.list_commands(root):
-        found = command.get_command(root, name)
-        parts.append(
-            _block(f"stn {name}", found.get_help(typer.Context(found, parent=root, info_name=name, **settings)))
-        )
-    return "\n".join(parts)
+    return "\n".join([*parts, *_below(command, root, settings)])
+
+
+def _below(group: Any, context: typer.Context, settings: dict[str, Any]) -> Iterator[str]:
+    """The commands of a group, those of the groups in it too."""
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        inner = typer.Context(found, parent=context, info_name=name, **settings)
+        yield _block(inner.command_path, found.get_help(inner))
+        if hasattr(found, "list_commands"):
+            yield from _below(found, inner, settings)
 
 
 def _block(title: str, text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,7 +21,7 @@ from tests import machine
 from tests.attacks.table import Table
 from tests.docker import podman as podmans
 from tests.docker import registry as registries
-from tests.engine import Engine, unavailable
+from tests.engine import Engine, EngineError, unavailable
 from tests.observer import Observer
 
 RAN: pytest.StashKey[Counter[tuple[str, str]]] = pytest.StashKey()
@@ -196,6 +197,18 @@ def contract_table(stats: Mapping[str, Sequence[object]]) -> list[str]:
 def _passed(counts: Counter[str], backend: str) -> str:
     bad = counts[f"{backend} failed"] + counts[f"{backend} error"]
     return (str(counts[f"{backend} passed"] or "-")) + (f" ({bad} failed)" if bad else "")
+
+
+@pytest.fixture
+def network(engine: Engine) -> Iterator[str]:
+    """One of the engine's that reaches nothing."""
+    name = f"stn-test-{uuid.uuid4().hex[:12]}"
+    try:
+        engine.docker("network", "create", "--internal", name)
+    except EngineError as error:
+        pytest.skip(f"this engine can make no network: {error}")
+    yield name
+    engine.docker("network", "rm", name)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,8 @@ class Observer:
 
     def boxes(self, uid: str) -> list[str]:
         """Names of the boxes of the sandbox `uid`."""
-        return [path.name for path in (self.home / "boxes").glob("*/*") if uid in _labels(path)]
+        found = (path for path in (self.home / "boxes").glob("*/*") if path.name != "quota")  # the engine's disks
+        return [path.name for path in found if uid in _labels(path)]
 
     def guests(self, uid: str = "") -> set[int]:
         """Pids of the processes whose command line names a box of the sandbox `uid`: guest and monitor."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -50,3 +52,15 @@ def test_the_node_packages_have_hashes_and_no_address() -> None:
     manifest = json.loads((LOCK.parent / "package.json").read_text(encoding="utf-8"))
     assert packages[""]["dependencies"] == manifest["dependencies"]
     assert all(re.fullmatch(r"[0-9.]+", version) for version in manifest["dependencies"].values())
+
+
+@pytest.mark.parametrize("name", ["attacks", "clients", "demo", "image", "install", "mutants", "requirements"])
+def test_a_script_that_is_asked_for_help_does_nothing_else(name: str, tmp_path: Path) -> None:
+    """In a folder that has nothing of what it works on."""
+    (tmp_path / "scripts").mkdir()
+    copy = shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts" / name)
+    done = subprocess.run([copy, "--help"], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    first = (ROOT / "scripts" / name).read_text(encoding="utf-8").splitlines()[1]
+    assert done.stdout.splitlines()[0] == first.removeprefix("# ")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [name]

@@ -12,6 +12,7 @@
 #include "tree.h"
 
 #define ABANDON_US 5000000 /* a supervisor that has not ended its tree by then is killed itself */
+#define ORPHANS_US 500000  /* so long the guest hunts what is left of it, before it looks after all others again */
 
 struct process *processes;
 static struct process *forgotten; /* freed in the next turn: events of this one may still name them */
@@ -89,7 +90,7 @@ void process_tree_ended(struct process *process, struct ending ending)
 static void order(struct process *process, int number, bool then_continue)
 {
     struct tree_order word = {number, then_continue};
-    if (process->life != LIFE_RUNNING)
+    if (process->life != LIFE_RUNNING || !process->awaited)
         return;
     if (process->applet)
         kill(process->pid, number);
@@ -152,6 +153,32 @@ static void free_forgotten(void)
     }
 }
 
+static bool is_ours(pid_t pid)
+{
+    return process_by_pid(pid) != NULL;
+}
+
+/* EXIT promises that none is left: as long as one cannot be ended it is not sent, and the guest answers meanwhile. */
+static void end_orphans(struct process *process, uint64_t again_us)
+{
+    uint32_t ended;
+    bool gone = tree_end_by(is_ours, now_us() + ORPHANS_US, &ended);
+    if (ended > process->ending.ended_children)
+        process->ending.ended_children = ended;
+    process->abandon_at = now_us() + again_us;
+    if (gone)
+        process_tree_ended(process, process->ending);
+}
+
+static void abandon(struct process *process)
+{
+    process->abandon_at = NEVER;
+    if (process->awaited)
+        kill(process->pid, SIGKILL);
+    else
+        end_orphans(process, ABANDON_US);
+}
+
 uint64_t processes_tick(void)
 {
     uint64_t now = now_us(), next = NEVER;
@@ -163,20 +190,17 @@ uint64_t processes_tick(void)
             process_cancel(p, REASON_TIMED_OUT, p->grace_ms);
         if (p->kill_at <= now)
             kill_tree(p);
-        if (p->abandon_at <= now) {
-            p->abandon_at = NEVER;
-            kill(p->pid, SIGKILL);
+        if (p->abandon_at <= now)
+            abandon(p);
+        if (p->life != LIFE_RUNNING) {
+            next = now; /* its EXIT is sent at the end of a turn: there must be one */
+            continue;
         }
         next = p->timeout_at < next ? p->timeout_at : next;
         next = p->kill_at < next ? p->kill_at : next;
         next = p->abandon_at < next ? p->abandon_at : next;
     }
     return next;
-}
-
-static bool is_ours(pid_t pid)
-{
-    return process_by_pid(pid) != NULL;
 }
 
 static uint64_t microseconds(struct timeval time)
@@ -196,11 +220,13 @@ static void child_ended(struct process *process, int status, const struct rusage
         ending.kind = WIFEXITED(status) ? ENDING_EXITED : ENDING_SIGNALLED;
         ending.value = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
     } else {
-        /* Its children are the guest's own now. EXIT promises that none is left. */
-        if (!(guest.capabilities & CAN_PIDNS))
-            ending.ended_children = tree_end(is_ours);
         ending.kind = process->killed ? ENDING_SIGNALLED : ENDING_LOST;
         ending.value = process->killed ? SIGKILL : 0;
+        if (!(guest.capabilities & CAN_PIDNS)) { /* its children are the guest's own now */
+            process->ending = ending;
+            end_orphans(process, ORPHANS_US);
+            return;
+        }
     }
     process_tree_ended(process, ending);
 }

@@ -203,22 +203,31 @@ static bool reap(const struct tree *tree, tree_spares spares)
     return tree->count > 0;
 }
 
-uint32_t tree_end(tree_spares spares)
+bool tree_end_by(tree_spares spares, uint64_t deadline, uint32_t *ended)
 {
     struct tree tree = {0};
-    uint32_t ended = 0;
+    *ended = 0;
     if (!spares && !reap(&tree, NULL))
-        return 0;
-    for (bool first = true;; first = false) {
+        return true;
+    bool left = true;
+    /* Twice at least: what the first round kills is seen to be gone in the second. */
+    for (unsigned round = 0; left && (round < 2 || now_us() < deadline); round++) {
         uint32_t alive = stop_all(&tree, spares);
-        if (first)
-            ended = alive;
+        if (round == 0)
+            *ended = alive;
+        else
+            breathe();
         for (size_t i = 0; i < tree.count; i++)
             kill(tree.pids[i], SIGKILL);
-        if (!reap(&tree, spares))
-            break;
-        breathe();
+        left = reap(&tree, spares);
     }
     free(tree.pids);
+    return !left;
+}
+
+uint32_t tree_end(tree_spares spares)
+{
+    uint32_t ended;
+    tree_end_by(spares, NEVER, &ended);
     return ended;
 }

@@ -13,4 +13,7 @@ void tree_signal(int number, tree_spares spares);
 /* Kills all descendants, reaps them and returns how many were running. This process must be their (sub-)reaper. */
 uint32_t tree_end(tree_spares spares);
 
+/* The same, but tries no longer than until `deadline` (by `now_us`). Whether none is left; `ended`: see `tree_end`. */
+bool tree_end_by(tree_spares spares, uint64_t deadline, uint32_t *ended);
+
 #endif

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from station.core.machine import USER_NAMESPACES, Disk, Machine, container_of
+from station.core.machine import CONTROLLERS, USER_NAMESPACES, Disk, Machine, container_of
 
-CONTROLLERS = ("memory", "cpu", "pids")
 _SYSCTLS = (
     *(switch.name for switch in USER_NAMESPACES),
     "fs.protected_symlinks",
@@ -115,10 +114,9 @@ def candidates(mountinfo: str, self_cgroup: str) -> list[Parent]:
         root, mount = fields[3], Path(_unescape(fields[4]))
         if kind == "cgroup2" and "" in own:
             here = _below(mount, root, own[""])
-            every = frozenset(CONTROLLERS)
-            found += [Parent(2, p, every) for p in dict.fromkeys((here, here.parent)) if p.is_relative_to(mount)]
+            found += [Parent(2, p, CONTROLLERS) for p in dict.fromkeys((here, here.parent)) if p.is_relative_to(mount)]
         elif kind == "cgroup":
-            controllers = frozenset(options.split(",")) & frozenset(CONTROLLERS)
+            controllers = CONTROLLERS & set(options.split(","))
             joined = next((n for n in own if controllers and controllers <= set(n.split(","))), None)
             if joined is not None:
                 found.append(Parent(1, _below(mount, root, own[joined]), controllers))

@@ -23,6 +23,12 @@ _MOST_NAMED = 10
 _MOST_COUNTED = 10_000
 """Errors that are looked at. Whoever sends more means harm, and each costs the event loop microseconds."""
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+_PLAINLY = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dataclass_type": "must be a section with keys of its own",
+}
+"""Where the library speaks of itself."""
 # Which side of a union was tried stands in a place too, and is nothing that anybody wrote.
 _KIND = re.compile(r"(str|int|float|bool|list\[.+\]|dict\[.+\])")
 
@@ -89,7 +95,7 @@ def _one(cls: type, item: ErrorDetails, *, suggest: bool) -> tuple[str, str]:
     if item["type"] == "json_invalid":
         return "", f"the body is not valid JSON: {item['msg'].removeprefix('Invalid JSON: ')}"
     field = ".".join(parts)
-    message = item["msg"][:1].lower() + item["msg"][1:]
+    message = _PLAINLY.get(item["type"]) or item["msg"][:1].lower() + item["msg"][1:]
     return field, f"{field}: {message}" if field else f"the body: {message}"
 
 

@@ -332,3 +332,26 @@ def test_a_reader_that_is_no_tar_and_one_that_leads_out_change_nothing(anywhere:
     with pytest.raises(errors.StationError):
         anywhere.files.write_tar(".", made.stdout)
     assert [entry.path for entry in anywhere.files.list()] == ["/workspace/kept"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["password: %hunter2secret", "password: *hunter2secret", "password: !!x/hunter2secret", "password: ${hunter2secret",
+     "password: ${hunter2secret}", "hunter2secret: x", "username: hunter2secret", "server_address: hunter2secret",
+     "server_address: x/hunter2secret"],
+)  # fmt: skip
+def test_no_settings_error_shows_what_stands_beside_secrets(lines: str) -> None:
+    with state_directory(f"sandbox:\n  backend: docker\n  registry_auth:\n    {lines}\n") as home:
+        stn = stn_of(home)
+        for words in (["ls", "--json"], ["serve"]):
+            done = stn(*words)
+            assert done.returncode != 0, words
+            told = done.stdout + done.stderr + b"".join(path.read_bytes() for path in home.glob("station.log*"))
+            assert b"hunter2secret" not in told, words
+            assert b"station.yaml" in done.stdout + done.stderr or b"registry_auth" in done.stdout + done.stderr, words
+
+
+def test_an_image_where_there_are_none_names_the_option_that_helps(stn: Stn) -> None:
+    done = stn("run", "--backend", "bubblewrap", "--image", "python:3.11-slim", "-c", "1")
+    assert done.returncode == 125
+    assert b"--backend docker" in done.stderr

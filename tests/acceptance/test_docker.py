@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from station import connect, errors
+from station import Limits, connect, errors
 from station.backends.docker.profile import own_profile
 from station.core.capabilities import Grade, Level
 from tests.engine import Engine
@@ -77,10 +77,24 @@ def images_are_pulled_only_where_that_is_set(engine: Engine) -> None:
     with state_directory(settings(docker_image=SMALL)) as home, connect(home) as client:
         with pytest.raises(errors.InvalidInput, match=r"docker pull 127\.0\.0\.1:1/none:1"):
             client.open("x", image=image)
-    text = settings(docker_image=SMALL, pull="missing")
+    text = settings(docker_image=SMALL, pull="missing", pull_from="127.0.0.1:1")
     with state_directory(text) as home, connect(home) as client:
-        with pytest.raises(errors.StationError, match=r"refuses to pull 127\.0\.0\.1:1/none:1"):
+        with pytest.raises(errors.StationError, match=r"does not get 127\.0\.0\.1:1/none:1"):
             client.open("x", image=image)
+
+
+@proves("sandbox.pull_from")
+def images_come_from_the_registries_of_the_list(engine: Engine) -> None:
+    image = "127.0.0.1:1/none:1"
+    for listed, asked in (({}, False), ({"pull_from": ["ghcr.io"]}, False), ({"pull_from": ["127.0.0.1:1"]}, True)):
+        text = settings(docker_image=SMALL, pull="missing", **listed)
+        with state_directory(text) as home, connect(home) as client:
+            with pytest.raises(errors.StationError) as error:
+                client.open("x", image=image)
+            assert isinstance(error.value, errors.Refused) is not asked
+            assert ("sandbox.pull_from" in error.value.message) is not asked
+            with client.open("y", image="station-test/static:latest") as sandbox:  # which is there
+                assert sandbox.info().isolation.image == "station-test/static:latest"
 
 
 @proves("sandbox.docker_runtime")
@@ -132,6 +146,22 @@ def boxes_run_under_the_operators_profile(engine: Engine) -> None:
         profile.chmod(0o666)
         with connect(home) as client, pytest.raises(errors.StationError, match=r"sandbox\.docker_seccomp"):
             client.open("box")
+
+
+@proves("sandbox.docker_workspace_quota")
+def workspaces_have_their_size_where_that_can_be_had_and_is_wanted(engine: Engine) -> None:
+    for word in ("auto", "off"):
+        # As people write it: YAML takes a bare `off` for false.
+        text = f"sandbox: {{backend: docker, pool_size: 0, docker_image: {SMALL}, docker_workspace_quota: {word}}}"
+        with state_directory(text) as home, connect(home) as client:
+            with client.open("there", limits=Limits(workspace_mb=32), best_effort=True) as sandbox:
+                report = sandbox.info().isolation.limits["workspace_mb"]
+                result = sandbox.exec("busybox dd if=/dev/zero of=big bs=1M count=64")
+                assert ("No space left" in result.stderr) == (report.level is Level.ENFORCED)
+                if word == "off":
+                    assert "docker_workspace_quota is off" in report.by
+                else:
+                    assert "docker_workspace_quota is off" not in report.by
 
 
 @pytest.mark.parametrize("proof", dict.fromkeys(PROOFS.values()), ids=lambda proof: proof.__name__)

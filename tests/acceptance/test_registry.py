@@ -59,13 +59,15 @@ def with_engine(
     ran("docker")
 
 
-def settings(auth: dict[str, str]) -> str:
+def settings(auth: dict[str, str], *servers: str) -> str:
+    """`servers`: beside that of the credentials."""
     common = {"backend": "docker", "pool_size": 0, "docker_image": SMALL, "pull": "missing"}
-    return json.dumps({"sandbox": {**common, "registry_auth": auth}})
+    named = [server for server in (auth.get("server_address"), *servers) if server]
+    return json.dumps({"sandbox": {**common, "pull_from": named, "registry_auth": auth}})
 
 
 def opens(place: Registry, auth: dict[str, str]) -> None:
-    with state_directory(settings(auth)) as home, connect(home) as client:
+    with state_directory(settings(auth, place.server)) as home, connect(home) as client:
         with client.open("x", image=f"{place.server}/{NAME}") as sandbox:
             assert sandbox.exec("echo here").stdout == "here\n"
         told = "".join(path.read_text(errors="replace") for path in home.glob("station.log*"))
@@ -75,7 +77,7 @@ def opens(place: Registry, auth: dict[str, str]) -> None:
 
 
 def refused(place: Registry, auth: dict[str, str], who: str) -> None:
-    with state_directory(settings(auth)) as home, connect(home) as client:
+    with state_directory(settings(auth, place.server)) as home, connect(home) as client:
         with pytest.raises(errors.Refused, match=rf"to {who}: .*sandbox\.registry_auth") as error:
             client.open("x", image=f"{place.server}/{NAME}")
         assert error.value.detail["setting"] == "sandbox.registry_auth"
@@ -86,15 +88,15 @@ def refused(place: Registry, auth: dict[str, str], who: str) -> None:
 def a_user_and_a_password_are_for_one_registry(engine: Engine, place: Registry) -> None:
     refused(place, {}, "nobody in particular")
     refused(place, place.auth(server_address="ghcr.io"), "nobody in particular")
-    refused(place, place.auth(password="another"), place.user)
-    refused(place, place.auth(username="another"), "another")
+    refused(place, place.auth(password="another"), "the user of the credentials")
+    refused(place, place.auth(username="another"), "the user of the credentials")
     opens(place, place.auth())
 
 
 @proves("identity_token")
 def a_token_is_told_in_place_of_them(engine: Engine, place: Registry) -> None:
     # A registry with passwords takes no token: what matters is that it got one.
-    refused(place, {"identity_token": "no-such-token", "server_address": place.server}, "the bearer of its token")
+    refused(place, {"identity_token": "no-such-token", "server_address": place.server}, "the bearer of the token")
 
 
 @proves("docker_config_path")

@@ -277,6 +277,7 @@ def test_hd_f06_loops_and_dangling_links_are_clean_errors(anywhere: Sandbox) -> 
         anywhere.files.read("dangling")
 
 
+@pytest.mark.full
 def test_hd_f07_a_huge_directory_is_listed_in_pages(anywhere: Sandbox) -> None:
     count = 100_000
     script = f"import os\nos.mkdir('d')\nfor i in range({count}): open(f'd/{{i:06}}', 'w').close()"

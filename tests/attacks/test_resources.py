@@ -11,12 +11,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from station import Client, Limits, Process, Sandbox
+from station import Client, Limits, Process, Sandbox, connect
+from station.backends.docker.quota import FILES_PER_MB, image_bytes
 from station.core.attacks import guaranteed
 from station.core.capabilities import Level
 from station.core.endings import EndingKind
@@ -123,6 +126,42 @@ def test_hd_r03_a_memory_file_system_is_full_at_its_size(confined: Sandbox, wher
     assert "No space left" in result.stderr or "Permission denied" in result.stderr or "Read-only" in result.stderr
     assert int(result.stdout.split()[-1]) <= 300
     assert shutil.disk_usage("/").free > host_before - 2**30
+
+
+def test_hd_r03_r04_a_workspace_is_full_at_its_size(
+    client: Client, target: Target, stations: Callable[[Target], Path], station_home: Path, ran: Callable[[str], None]
+) -> None:
+    """Where it has one of its own. The control: with the quota off the same bytes and files go beyond."""
+    size = 32
+    limits = Limits(workspace_mb=size)
+    with client.open("small", **target.where, limits=limits, best_effort=True) as sandbox:
+        report = sandbox.info().isolation.limits["workspace_mb"]
+        held = report.level is Level.ENFORCED
+        written, made = _fill(sandbox, size)
+        assert held or report.by, "what does not hold is told with its reason"
+        assert (written <= size * 2**20) == held
+        assert (made <= size * FILES_PER_MB) == held
+        images = station_home.glob(f"boxes/*/quota/{sandbox.id}-workspace.img")
+        assert all(path.stat().st_blocks * 512 <= image_bytes(size) for path in images)
+        sandbox.delete()
+    if held and target.engine:
+        off = replace(target, settings={**target.settings, "docker_workspace_quota": "off"})
+        with connect(stations(off)) as open_client:
+            with open_client.open("small", **off.where, limits=limits, best_effort=True) as sandbox:
+                assert sandbox.info().isolation.limits["workspace_mb"].level is Level.NOT_ENFORCED
+                written, made = _fill(sandbox, size)
+                assert written == 2 * size * 2**20
+                assert made > size * FILES_PER_MB
+                sandbox.delete()
+    ran(target.name)
+
+
+def _fill(sandbox: Sandbox, size_mb: int) -> tuple[int, int]:
+    """How many bytes and, when they are gone, how many files it could make of twice what it may have."""
+    line = f"head -c {2 * size_mb}M /dev/zero > big; wc -c < big; : > big; rm big"
+    written = sandbox.exec(line, timeout_seconds=60).stdout
+    files = FILES.replace("1_000_000", str(2 * size_mb * FILES_PER_MB))
+    return int(written), int(sandbox.exec(["python3", "-c", files], timeout_seconds=60).stdout)
 
 
 def test_hd_r03_nothing_else_of_the_root_is_writable(confined: Sandbox) -> None:
@@ -249,6 +288,7 @@ def test_hd_r17_a_reader_that_leaves_changes_nothing_for_the_command(anywhere: S
     assert process.wait().exit_code == 7
 
 
+@pytest.mark.full
 def test_hd_r19_a_deep_tree_is_listed_in_bounds_and_deleted(anywhere: Sandbox) -> None:
     deep = 10_000
     script = f"import os\nfor _ in range({deep}):\n    os.mkdir('d' * 3); os.chdir('d' * 3)"

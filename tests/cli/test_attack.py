@@ -107,10 +107,16 @@ def test_on_docker_all_that_is_guaranteed_holds(engine: Engine, runtime: str, ra
     if not engine.works(runtime):
         pytest.skip(f"this engine has no working {runtime}")
     target = {"runc": "docker", "runsc": "gvisor"}[runtime]
-    # A distroless image: the program needs neither a shell nor a library.
-    settings = {"docker_runtime": runtime, "docker_image": "station-test/static", "pool_size": 0}
+    # An engine that has others than the station's own image.
+    settings = {"docker_runtime": runtime, "docker_image": "station-test/none", "pool_size": 0}
+    words = ("--attack", "--backend", "docker")
     with at_home(json.dumps({"sandbox": settings})) as env:
-        done = _stn({**env, "DOCKER_HOST": engine.url}, "--attack", "--backend", "docker", "--json")
+        unnamed = _stn({**env, "DOCKER_HOST": engine.url}, *words)
+        assert unnamed.returncode == 125
+        assert "no image station-test/none" in unnamed.stdout
+        assert "--image" in unnamed.stdout
+        # A distroless image: the program needs neither a shell nor a library.
+        done = _stn({**env, "DOCKER_HOST": engine.url}, *words, "--image", "station-test/static", "--json")
         found = _outcomes(done.stdout)
         assert {one["target"] for one in json.loads(done.stdout)["attacks"]} == {target}
         assert set(found.values()) <= {"held", "not guaranteed"}, done.stdout

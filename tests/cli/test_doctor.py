@@ -20,9 +20,9 @@ from station.cli.diagnosis import report
 from station.core.audit import Check, Status
 from station.core.capabilities import Capabilities, Grade
 from station.core.tenancy import Missing
-from station.core.wire import Diagnosis
+from station.core.wire import Diagnosis, StationView
 
-from .conftest import Stn
+from .conftest import Stn, ended
 
 WORKS = Capabilities("bubblewrap", True, Grade.PROCESS)
 BROKEN = Capabilities("docker", False, Grade.CONTAINER, reason="no \x1b[31mengine", remedy="apt install docker.io")
@@ -80,6 +80,9 @@ class Answers:
     def doctor(self) -> Diagnosis:
         return self.found
 
+    def info(self) -> StationView:
+        return StationView("1", 1, self.home, 0.0, None, 0, 0, 0, 0)
+
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]])
 def test_it_exits_with_1_only_where_nothing_works(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +91,22 @@ def test_it_exits_with_1_only_where_nothing_works(words: list[str], monkeypatch:
     assert run_app(words) == 0, "red checks are no failure of the command"
     found = replace(FOUND, backends=[BROKEN])
     assert run_app(words) == 1
+
+
+def test_settings_that_were_edited_since_the_start_are_told_of(tmp_path: Path, stn: Stn) -> None:
+    home, hint = tmp_path / "home", b"stn: station.yaml was changed since the station started: `stn stop`"
+    home.mkdir()
+    told = []
+    try:
+        for text in ("{}", "{}", "idle_minutes: 3"):
+            (home / "station.yaml").write_text(text, encoding="utf-8")
+            looks = [stn("--home", str(home), word) for word in ("doctor", "status")]
+            assert [done.returncode for done in looks] == [0, 0]
+            told.append([hint in done.stderr for done in looks])
+        assert told == [[False, False], [False, False], [True, True]]
+    finally:
+        stn("--home", str(home), "stop")
+        ended(home)
 
 
 def test_a_terminal_gets_colours(real: str, tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ def test_a_station_on_tcp_is_reached_with_its_token_alone(stn: Stn, remote: dict
     assert stn("download", "tcp", "-o", "-", "--station", remote["url"], **there).stdout == b"over tcp"
     wrong = stn("list", "--station", remote["url"], STN_TOKEN="not-the-token-at-all")
     assert wrong.returncode == 125
-    assert b"token" in wrong.stderr
+    assert b"STN_TOKEN" in wrong.stderr
+    bare = stn("list", "--station", remote["url"].removeprefix("http://"), **there)
+    assert f": {remote['url']}".encode() in bare.stderr
     unset = stn("list", "--station", remote["url"], STN_TOKEN="")
     assert b"STN_TOKEN" in unset.stderr
     assert not (tmp_path / "nowhere").exists(), "no station is started for one that is elsewhere"
@@ -169,6 +171,40 @@ def test_hd_f13_a_file_that_is_rewritten_while_it_is_published_is_stored_as_it_w
         sandbox.exec("echo still > f").check()
         assert client.files.read(sandbox.files.publish("f").key) == b"still\n"
         sandbox.delete()
+
+
+def test_a_file_goes_into_a_sandbox_and_out_of_it_by_the_command_line(stn: Stn, client: Client) -> None:
+    client.files.write("for/you.csv", b"a,b\n1,2\n")
+    with client.open("handed") as sandbox:
+        assert stn("stage", "for/you.csv", "handed:in/").stdout == b"Staged: handed:/workspace/in/you.csv (8 B)\n"
+        assert sandbox.exec("cat in/you.csv").stdout == "a,b\n1,2\n"
+        staged = json.loads(stn("stage", "for/you.csv", "handed:x", "--json").stdout)
+        assert (staged["path"], staged["size"], staged["created"]) == ("/workspace/x", 8, True)
+        told = stn("publish", "handed:in/you.csv", "--key", "back", "--ttl", "7d")
+        assert told.stdout == b"Published: files/back (8 B)\n"
+        assert client.files.read("back") == b"a,b\n1,2\n"
+        assert client.files.info("back").expires_at is not None
+        sandbox.delete()
+    for words, what in (
+        (("stage", "none", "handed:x"), b"sandbox"),
+        (("stage", "for/you.csv", "/etc/x"), b"NAME:PATH"),
+        (("publish", "file"), b"NAME:PATH"),
+    ):
+        refused = stn(*words)
+        assert (refused.returncode, what in refused.stderr) == (125, True), refused
+
+
+def test_nobody_is_asked_about_what_is_not_there(stn: Stn) -> None:
+    gone = stn("delete", "nothing-here", typed=b"n\n")
+    assert gone.returncode == 125
+    assert b"file not found: files/nothing-here" in gone.stderr
+    assert b"[y/N]" not in gone.stderr
+
+
+def test_a_place_is_found_by_its_beginning(stn: Stn, client: Client) -> None:
+    client.files.write("runs/r1/output/a", b"x")
+    assert "runs/r1/output/a" in stn("list", "--prefix", "run").stdout.decode()
+    assert stn("list", "--prefix", "ru-nothing").stdout == b"No files found\n"
 
 
 @pytest.mark.filterwarnings(REFUSED_SOCKET)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from station import connect
+from tests.client.conftest import ended
 
 ROOT = Path(__file__).parent.parent.parent
 SHOWN = {
@@ -32,12 +36,22 @@ def test_an_example_says_what_it_should(real: str, name: str):
     assert [part for part in SAID[name] if part not in done.stdout] == []
 
 
-def test_the_demo_holds_what_it_claims(real: str):
+def test_the_demo_holds_what_it_claims_where_no_station_ran_before(tmp_path: Path):
+    """It starts its own, with the variables that scripts/demo exports."""
+    said = re.findall(r"^export (\w+)=(\S+)$", (ROOT / "scripts" / "demo").read_text(encoding="utf-8"), re.MULTILINE)
+    assert said, "the demo looks for a variable of the shell"
+    env = {**os.environ, "STN_HOME": str(tmp_path / "home"), **dict(said)}
     program = [sys.executable, str(ROOT / "docs_src" / "demo.py")]
-    env = {**os.environ, "STN_DEMO_SECRET": "x"}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=55, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"It ran on {real}" in done.stdout
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, timeout=55, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with connect(tmp_path / "home") as client:
+            assert f"It ran on {client.info().default_backend}" in done.stdout
+    finally:
+        with connect(tmp_path / "home") as client:
+            client.delete("demo")
+            client.stop()
+        ended(tmp_path / "home")
 
 
 @pytest.mark.parametrize("page", SHOWN)

@@ -56,3 +56,17 @@ def test_our_own_state_directory_is_closed_to_others_before_anything_is_written_
     monkeypatch.setattr(_start, "_wait_ready", lambda _: True)
     assert _start.ensure_station(home)
     assert modes == [0o700]
+
+
+def test_what_a_station_said_last_is_told_without_the_marks_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "station.log"
+    log.write_text(
+        "2026-01-02T03:04:05.678Z error station.server.serve: the station could not start: no room\n"
+        "stn: a word of its own\n  | at 2026-01-02T03:04:05.678Z error it said: so\n",
+        encoding="utf-8",
+    )
+    assert _start._last_words(log, 0).splitlines()[1:-1] == [
+        "  the station could not start: no room",
+        "  a word of its own",
+        "    | at 2026-01-02T03:04:05.678Z error it said: so",
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import fcntl
 import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,6 +19,7 @@ from station._adapter.adapter import Adapter
 from station.container import CommandRun, ContainerSandboxAdapter, SandboxError
 from station.host import HostSandboxAdapter
 from tests.engine import Engine
+from tests.observer import command_line, pids
 
 IMAGE = "python:3.11-slim"
 KINDS = ("host", pytest.param("docker", marks=pytest.mark.docker))
@@ -115,6 +116,22 @@ async def workspace(shared: Adapter) -> str:
     return (await shared.create()).id
 
 
+def container_of(bed: Bed, engine: Engine, workspace: str) -> str:
+    with connect(bed.root) as client:
+        uid = client.get(workspace).id
+    return engine.docker("ps", "-q", "--filter", f"label=station.id={uid}")
+
+
+def is_held(root: Path) -> bool:
+    """Whether a station has the root."""
+    with (root / "station.lock").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 async def done(adapter: Adapter, sandbox_id: str, command: str, **options: Any) -> CommandRun:
     """The command at its end."""
     return await over(adapter, await adapter.exec(sandbox_id, command, **options))
@@ -142,11 +159,4 @@ def refused(code: str, status: int | None = None, match: str | None = None) -> I
 
 def alive(word: str) -> list[int]:
     """Processes of this machine that have `word` in their command line; those of boxes are among them."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and word.encode() in Path("/proc", name, "cmdline").read_bytes():
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
+    return [pid for pid in pids() if word in command_line(pid)]

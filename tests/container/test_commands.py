@@ -49,7 +49,7 @@ async def test_ws_02_limits_of_one(bed: Bed):
         with refused("busy", 409):
             await adapter.destroy(workspace)
         run = await over(adapter, run)
-        assert (run.status, run.truncated, run.exit_code) == ("timed_out", True, 124)
+        assert (run.status, run.truncated, run.exit_code) == ("timed_out", True, None)
         assert (len(run.stdout), len(run.stdout_tail)) == (1000, 1000)
         assert run.stdout_bytes > 1_000_000
         assert (await done(adapter, workspace, "echo again")).stdout == "again\n"
@@ -156,7 +156,7 @@ async def test_ws_06_what_ignores_term_is_cancelled(shared: Adapter, workspace: 
         while not (await shared.command(workspace, run.id)).stdout:
             pass
     ended = await shared.cancel(workspace, run.id)
-    assert (ended.status, ended.stdout) == ("cancelled", "up\n")
+    assert (ended.status, ended.stdout, ended.exit_code) == ("cancelled", "up\n", None)
     assert ended.finished_at is not None
     assert alive("300.06") == []
     assert await shared.cancel(workspace, run.id) == ended
@@ -217,12 +217,13 @@ async def test_ws_12_tools_of_npm_are_on_the_path_of_their_workspace(bed: Bed):
         await write(adapter, one, "tool/package.json", b'{"name":"tool","version":"1.0.0","bin":{"a-tool":"run.js"}}')
         await write(adapter, one, "tool/run.js", b"#!/usr/bin/env node\nconsole.log('tool ran')\n")
         installed = await done(adapter, one, "npm install --offline --no-audit --no-fund --global ./tool")
-        if "npm: command not found" in installed.stderr or "npm: not found" in installed.stderr:
-            pytest.skip("there is no npm here")
+        if bed.kind == "host" and "npm: command not found" in installed.stderr:
+            pytest.skip("this machine has no npm")
         assert installed.status == "completed", installed
         assert (await done(adapter, one, "a-tool")).stdout == "tool ran\n"
         assert (await done(adapter, other, "a-tool")).exit_code == 127
         path = (await done(adapter, one, "echo $PATH")).stdout.strip().split(":")
+        assert (await done(adapter, one, "command -v a-tool")).stdout.strip() in (f"{place}/a-tool" for place in path)
     async with bed.ready(**options) as adapter:
         assert (await done(adapter, one, "a-tool")).stdout == "tool ran\n"
     if bed.kind == "docker":

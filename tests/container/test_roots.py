@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from tests.acceptance.test_full_disk import fill
 from tests.chaos.test_kill import REFUSED_SOCKET
 from tests.engine import Engine
 
-from .conftest import Bed, bed_of, done, over, refused, write
+from .conftest import Bed, bed_of, done, is_held, over, refused, write
 
 pytestmark = [pytest.mark.filterwarnings(REFUSED_SOCKET), pytest.mark.timeout(180)]
 BOTH: list[dict[str, Any]] = [
@@ -44,7 +43,7 @@ HOST: list[dict[str, Any]] = [{"shell": ""}, {"shell": "/bin/\0sh"}, {"root_dir"
 CONTAINER: list[dict[str, Any]] = [
     *({"image": image} for image in ("", "--privileged", "-v", "a\0b", "a\nb", "a\rb", None)),
     *({"network": name} for name in (
-        "", "host", "default", "private", "slirp4netns", "pasta", "container:x", "a b", "x" * 129, "a/b", None,
+        "", "host", "Host", "default", "private", "slirp4netns", "pasta", "container:x", "a b", "x" * 129, "a/b", None,
     )),
     {"network_restricted": "yes"}, {"network_restricted": 1}, {"network_restricted": True},
     {"network": "bridge", "network_restricted": True},
@@ -97,16 +96,6 @@ async def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield bed
 
 
-def is_held(root: Path) -> bool:
-    """Whether a station has the root."""
-    with (root / "station.lock").open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 async def test_ws_20_without_its_engine_nothing_is_made_and_nothing_is_held(missing: Bed):
     adapter = missing.adapter()
     with refused("unavailable", 503, "does not answer"):
@@ -136,6 +125,14 @@ async def test_ws_20_another_user_cannot_be_had(missing: Bed):
     with refused("unsupported", 422, "2000:2000"):
         await missing.adapter(user="2000:2000").ready()
     assert not (missing.root / "station.lock").exists()
+
+
+async def test_ws_24_a_profile_that_breaks_the_rules_is_unsupported(missing: Bed, tmp_path: Path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"defaultAction": "SCMP_ACT_ALLOW"}')
+    with refused("unsupported", 422, r"sandbox\.docker_seccomp.* defaultAction"):
+        await missing.adapter(seccomp_profile=profile).ready()
+    assert not is_held(missing.root)
 
 
 @pytest.mark.docker

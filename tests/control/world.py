@@ -55,6 +55,9 @@ class DictBoxes:
     async def default_network(self, backend: str) -> str:
         return NETWORK_NONE
 
+    async def given(self, spec: Spec) -> dict[str, str]:
+        return {}
+
     def is_live(self, record: SandboxRecord) -> bool:
         return self.live.get(record.uid) == record.generation
 

@@ -22,6 +22,8 @@ from station.guest.frames import StartRecord
 from station.guest.session import GuestSession
 from tests.engine import Engine
 
+from .proxy import FaultProxy
+
 IMAGE = "python:3.11-slim"
 _numbers = itertools.count(1)
 
@@ -78,6 +80,12 @@ async def bed(engine: Engine, ran: Callable[[str], None]) -> AsyncIterator[Bed]:
     async with bed_on(engine.url) as made:
         yield made
     ran("docker")
+
+
+@pytest.fixture
+async def proxy(engine: Engine) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy.before(engine.url) as made:
+        yield made
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,13 @@ async def state_of(station: Station, uid: str) -> State:
     return (await station.sandboxes.get(uid)).state
 
 
-async def until(fits: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+async def until(fits: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await fits():  # noqa: ASYNC110 - an engine wakes nobody here
+        while not fits():  # noqa: ASYNC110 - an engine wakes nobody here
+            await asyncio.sleep(0.02)
+
+
+async def until_saved(station: Station, uid: str) -> None:
+    async with asyncio.timeout(10):
+        while await state_of(station, uid) is not State.SAVED:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)

@@ -40,12 +40,6 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def proxy(engine: Engine) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy.before(engine.url) as made:
-        yield made
-
-
-@pytest.fixture
 async def station(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Station]:
     async with station_on(proxy.url, tmp_path) as made:
         yield made
@@ -67,7 +61,7 @@ async def away_and_back(station: Station, proxy: FaultProxy, seconds: float) -> 
     live = await station.live(uid)
     process = await start(station, uid, COUNT.format(int(seconds / 0.05) + 20))
     await proxy.go_away()
-    await until(lambda: _is(live.session.away is not None))
+    await until(lambda: live.session.away is not None)
     await tells_that_it_is_away(station, uid)
     assert live.session.away is not None
     assert "cannot be reached since 2" in live.session.away.error().message
@@ -80,10 +74,6 @@ async def away_and_back(station: Station, proxy: FaultProxy, seconds: float) -> 
     assert len(lines) >= seconds / 0.05
     assert (await execute(station, uid, "echo there")).ending is not None
     assert station.boxes.get(uid) is live
-
-
-async def _is(fact: bool) -> bool:
-    return fact
 
 
 @pytest.mark.parametrize("seconds", [1, 30, 120])
@@ -122,7 +112,7 @@ async def test_hd_d09_a_command_whose_time_ends_while_the_engine_is_away_is_told
     ask = ExecRequest(command="echo begun; exec sleep 100", timeout_seconds=1.0, id="prc_00000000000000000000000001")
     live = await station.live(uid)
     waiting = asyncio.create_task(station.processes.exec(live, ask))
-    await until(lambda: _is(any(each.record.pid for each in station.processes.running(uid))))
+    await until(lambda: any(each.record.pid for each in station.processes.running(uid)))
     await proxy.go_away()
     async with asyncio.timeout(15):
         with pytest.raises(Unavailable, match="cannot be reached since"):
@@ -130,7 +120,7 @@ async def test_hd_d09_a_command_whose_time_ends_while_the_engine_is_away_is_told
     assert live.session.closed_reason is None, "the box was given up although nobody could ask for it"
     await proxy.come_back()
     async with asyncio.timeout(15):
-        await until(lambda: _is(live.session.away is None))
+        await until(lambda: live.session.away is None)
         ended = await station.processes.exec(live, ask)
     assert ended.ending is not None
     assert ended.ending.kind is EndingKind.TIMED_OUT
@@ -150,7 +140,7 @@ async def test_hd_d09_a_command_that_did_not_reach_its_box_is_told_of_and_runs_o
         with pytest.raises(Unavailable):
             await station.processes.exec(live, ask)
         await proxy.come_back()
-        await until(lambda: _is(live.session.away is None), 25)
+        await until(lambda: live.session.away is None, 25)
         ended = await station.processes.exec(live, ask)
     assert ended.stdout is not None
     assert ended.stdout.to_bytes() == b"once\n"
@@ -163,12 +153,12 @@ async def test_hd_d09_a_delete_while_the_engine_is_away_is_refused_and_succeeds_
     uid = await opened(station)
     live = await station.live(uid)
     await proxy.go_away()
-    await until(lambda: _is(live.session.away is not None))
+    await until(lambda: live.session.away is not None)
     with pytest.raises(Unavailable, match="does not answer") as error:
         await station.sandboxes.delete(uid)
     assert error.value.retryable
     await proxy.come_back()
-    await until(lambda: _is(live.session.away is None))
+    await until(lambda: live.session.away is None)
     await station.sandboxes.delete(uid)
     assert [item async for item in station.backends["docker"].boxes()] == []
 
@@ -198,7 +188,7 @@ async def test_hd_d09_a_station_that_starts_while_the_engine_is_away_decides_not
             os.kill(int(engine.docker("inspect", "-f", "{{.State.Pid}}", container)), signal.SIGKILL)
         await proxy.come_back()
         # Nobody uses it: the station finds out by itself.
-        await until(lambda: _is(not second.boxes.unsettled))
+        await until(lambda: not second.boxes.unsettled)
         if ends:
             assert await state_of(second, uid) is State.SAVED
             ended = await second.processes.get(uid, process.id)
@@ -216,15 +206,15 @@ async def test_hd_d09_a_pool_box_that_cannot_be_reached_is_given_to_nobody(proxy
         spec = (await station.sandboxes.open(OpenRequest("kind")))[0].spec
         station.pool._size = 1
         station.pool.prepare(spec)
-        await until(lambda: _is(len(station.pool) == 1))
+        await until(lambda: len(station.pool) == 1)
         (ready,) = station.pool.boxes
         await proxy.go_away()
-        await until(lambda: _is(ready.session.away is not None))
+        await until(lambda: ready.session.away is not None)
         with pytest.raises(StationError) as error:
             await station.pool.claim(spec)
         assert error.value.retryable
         await proxy.come_back()
-        await until(lambda: _is(ready.session.away is None))
+        await until(lambda: ready.session.away is None)
         claim = await station.pool.claim(spec)
         assert claim.live is ready
         await station.delete_all()

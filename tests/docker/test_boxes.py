@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from station.backends.base import Labels
+from station.backends.docker import Pull
 from station.backends.docker.config import container_name, ownership
 from station.backends.docker.fence import Fence
 from station.core.errors import BackendUnavailable, BoxLost, CannotEnforce, InvalidInput, StationError, Unavailable
@@ -34,8 +35,10 @@ async def test_an_image_that_is_not_there_is_named_with_its_remedy(bed: Bed) -> 
 
 
 async def test_a_pull_that_fails_says_so(bed: Bed) -> None:
-    with pytest.raises(StationError, match=r"pull 127\.0\.0\.1:1/none"):
-        await bed.backend(pull="missing").create(replace(SHORT, image="127.0.0.1:1/none:x"), bed.labels())
+    with pytest.raises(StationError, match=r"does not get 127\.0\.0\.1:1/none"):
+        await bed.backend(pull=Pull.MISSING, pull_from=["127.0.0.1:1"]).create(
+            replace(SHORT, image="127.0.0.1:1/none:x"), bed.labels()
+        )
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", "a\nb", "a\0b"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
 
@@ -19,7 +18,7 @@ from station.worker import orphans
 from tests.engine import Engine
 
 from .proxy import Chaos, FaultProxy
-from .stationed import execute, opened, state_of, station_on, until
+from .stationed import execute, opened, station_on, until, until_saved
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
 FULL = bool(os.environ.get("STN_TEST_FULL"))
@@ -30,12 +29,6 @@ FALSE = ("conflict", "not_found", "backend_unavailable", "invalid_input", "sandb
 """Codes of what may be answered because the engine said so, retryable or not."""
 CALL_SECONDS = 0.5
 """A sixtieth of what a call has: so the delays of 1 to 60 s are 1/60 to 1 s."""
-
-
-@pytest.fixture
-async def proxy(engine: Engine) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy.before(engine.url) as made:
-        yield made
 
 
 def containers(engine: Engine, station: Station, *more: str) -> list[str]:
@@ -96,7 +89,7 @@ async def test_hd_d10_an_engine_that_says_there_is_no_such_box_and_lists_it_is_n
         proxy.answer(r"GET \S+containers/[0-9a-f]{64}/json", "404 Not Found", b'{"message": "No such container"}')
         await proxy.go_away()
         await proxy.come_back()
-        await until(lambda: _is(live.session.away is not None))
+        await until(lambda: live.session.away is not None)
         proxy.lies.clear()
         assert (await execute(station, uid, "echo there")).exit_code == 0
         assert station.boxes.get(uid) is live
@@ -115,17 +108,9 @@ async def test_hd_d10_control_an_engine_that_is_believed_costs_the_box(
         proxy.answer(r"GET \S+containers/[0-9a-f]{64}/json", "404 Not Found", b'{"message": "No such container"}')
         await proxy.go_away()
         await proxy.come_back()
-        await until(lambda: _has_state(station, uid, State.SAVED))
+        await until_saved(station, uid)
         proxy.lies.clear()
         await station.delete_all()
-
-
-async def _is(fact: bool) -> bool:
-    return fact
-
-
-async def _has_state(station: Station, uid: str, state: State) -> bool:
-    return await state_of(station, uid) is state
 
 
 HELD = (
@@ -182,7 +167,7 @@ async def _removed_at_the_third_try(proxy: FaultProxy, home: Path, *, raises: bo
         before = proxy.requests
         proxy.answer("DELETE", "500 Oops", HELD)
         deleting = asyncio.create_task(station.sandboxes.delete(uid))
-        await _either(deleting, lambda: _is(proxy.requests >= before + 3))
+        await until(lambda: deleting.done() or proxy.requests >= before + 3)
         proxy.lies.clear()
         if raises:
             with pytest.raises(Unavailable, match="busy"):
@@ -190,10 +175,3 @@ async def _removed_at_the_third_try(proxy: FaultProxy, home: Path, *, raises: bo
         else:
             await deleting
         await station.delete_all()
-
-
-async def _either(task: asyncio.Task[None], fits: Callable[[], Awaitable[bool]]) -> None:
-    async def done_or_fits() -> bool:
-        return task.done() or await fits()
-
-    await until(done_or_fits)

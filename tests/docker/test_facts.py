@@ -14,6 +14,7 @@ from station.backends.docker.config import Runtime
 from station.backends.docker.engine import translate
 from station.backends.docker.facts import EngineFacts, Trial, Verdict
 from station.backends.docker.images import BY_RUNTIME, Images, parse_image
+from station.backends.docker.quota import Quota
 from station.core.capabilities import Grade, GuestUid, Level
 from station.core.errors import (
     AlreadyExists,
@@ -50,7 +51,6 @@ TRIAL = Trial(
     seccomp=True,
     separate_uid=True,
     tmp_bytes=256 << 20,
-    quota=False,
     filtered=True,
     doors_shut=True,
 )
@@ -111,7 +111,7 @@ def test_limits_are_told_as_they_hold() -> None:
     assert levels.pop("workspace_mb") is Level.NOT_ENFORCED
     assert set(levels.values()) == {Level.ENFORCED}
     assert found.guest_uid is GuestUid.SEPARATE
-    quota = facts.limit_reports(FACTS, RUNC, replace(TRIAL, quota=True))
+    quota = facts.limit_reports(FACTS, RUNC, replace(TRIAL, quota=Quota.PROJECT))
     assert quota["workspace_mb"].level is Level.ENFORCED
     gvisor = facts.limit_reports(FACTS, Runtime("runsc", sandboxed_kernel=True), TRIAL)
     assert gvisor["pids"].level is Level.NOT_ENFORCED

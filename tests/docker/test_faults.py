@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -13,7 +13,6 @@ from station.backends.docker import DockerBackend
 from station.core.errors import NotFound, StationError, Unavailable
 from station.core.spec import Spec
 from station.guest.frames import StartRecord
-from tests.engine import Engine
 
 from .conftest import Bed, run, session_of
 from .proxy import FaultProxy
@@ -21,12 +20,6 @@ from .proxy import FaultProxy
 pytestmark = pytest.mark.docker
 KEPT = Spec("docker")
 SHORT = Spec("docker", ephemeral=True)
-
-
-@pytest.fixture
-async def proxy(engine: Engine) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy.before(engine.url) as made:
-        yield made
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import logging
 import os
 import tarfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,15 @@ async def test_wrong_credentials_are_refused_by_the_name_of_the_setting(
     with pytest.raises(Refused, match=r"sandbox\.registry_auth") as error:
         await backend.create(Spec("docker", image=image), bed.labels())
     told = json.dumps(error.value.to_body())
-    assert f"the registry {place.server} does not give {image} to {user}" in error.value.message
+    assert f"the registry {place.server} does not give {image} to the user of the credentials" in error.value.message
+    assert "somebody-else" not in told
     assert "wrong-password" not in told
     assert base64.b64encode(f"{user}:wrong-password".encode()).decode() not in told
     assert not there(engine, image)
 
 
-async def test_without_credentials_the_setting_is_named(bed: Bed, image: str, engine: Engine) -> None:
-    backend = backend_of(bed)
+async def test_without_credentials_the_setting_is_named(bed: Bed, place: Registry, image: str, engine: Engine) -> None:
+    backend = backend_of(bed, pull_from=[place.server])
     await backend.probe()
     with pytest.raises(Refused, match=r"nobody in particular: .*sandbox\.registry_auth"):
         await backend.create(Spec("docker", image=image), bed.labels())
@@ -108,9 +110,9 @@ async def test_without_credentials_the_setting_is_named(bed: Bed, image: str, en
 
 async def test_another_registry_never_sees_them(bed: Bed, place: Registry, image: str, engine: Engine) -> None:
     async with Gate.before(place.port) as other:
-        backend = backend_of(bed, RegistryAuth(**place.auth()))
+        backend = backend_of(bed, RegistryAuth(**place.auth()), pull_from=[place.server, other.server])
         await backend.probe()
-        with pytest.raises(Refused):
+        with pytest.raises(Refused, match="nobody in particular"):
             await backend.create(Spec("docker", image=f"{other.server}/{NAME}"), bed.labels())
         assert other.connections > 0
         assert other.authorized == 0
@@ -147,11 +149,11 @@ async def test_a_docker_config_file_and_its_helper_serve(
     program.chmod(0o700)
     auth = RegistryAuth(docker_config_path=str(tmp_path))
     path = f"{tmp_path}:{os.environ['PATH']}"
-    await runs(bed, bed.backend(image=SMALL, pull=Pull.MISSING, auth=auth, environ={"PATH": path}), image)
+    await runs(bed, backend_of(bed, auth, pull_from=[place.server], environ={"PATH": path}), image)
     place.remove_from(engine)
     packed = base64.b64encode(f"{place.user}:{place.password}".encode()).decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {f"http://{place.server}/v2/": {"auth": packed}}}))
-    await runs(bed, backend_of(bed, auth), image)
+    await runs(bed, backend_of(bed, auth, pull_from=[place.server]), image)
 
 
 # ── whether, and which ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,6 +177,70 @@ async def test_nothing_is_pulled_unless_that_is_configured(
         assert gate.connections > 0
 
 
+CANARY = "canary-of-a-server-beside-the-engine"
+
+
+@asynccontextmanager
+async def beside() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server of the engine's network that is no registry, by its address, and what it was asked for."""
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            body = json.dumps({"errors": [{"code": "DENIED", "message": CANARY, "detail": CANARY}]})
+            kind = "Content-Type: application/json\r\nConnection: close"
+            writer.write(f"HTTP/1.1 403 No\r\n{kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+async def test_hd_no_caller_has_the_engine_ask_a_server_of_its_choice(
+    bed: Bed, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "station.backends.docker")
+    async with beside() as (server, asked):
+        name = f"{server}/latest/meta-data"
+        backend = backend_of(bed)
+        await backend.probe()
+        for image in (name, f"{name}:1", f"{name}@sha256:{'0' * 64}"):
+            for call in (backend.fetch(Spec("docker", image=image)),
+                         backend.create(Spec("docker", image=image), bed.labels())):  # fmt: skip
+                with pytest.raises(Refused, match=r"sandbox\.pull_from") as error:
+                    await call
+                assert error.value.detail["setting"] == "sandbox.pull_from"
+        assert asked == []
+        # The control: an operator who allows it has it asked, and what it says comes to nobody.
+        permissive = backend_of(bed, pull_from=[server])
+        await permissive.probe()
+        with pytest.raises(StationError) as told:
+            await permissive.create(Spec("docker", image=name), bed.labels())
+        assert asked
+        assert CANARY not in json.dumps(told.value.to_body())
+        assert CANARY in caplog.text  # the engine did say it
+        # So does the operator's own word for an image.
+        before = len(asked)
+        with pytest.raises(StationError):
+            await backend_of(bed, images={"bash": name}, pull_from=[]).fetch(Spec("docker", runtime="bash"))
+        assert len(asked) > before
+
+
+async def test_an_image_that_is_there_is_used_wherever_it_came_from(
+    bed: Bed, place: Registry, image: str, engine: Engine
+) -> None:
+    await runs(bed, backend_of(bed, RegistryAuth(**place.auth())), image)
+    other = backend_of(bed, pull_from=["ghcr.io"])
+    await runs(bed, other, image)
+    with pytest.raises(Refused, match=r"sandbox\.pull_from"):
+        await other.fetch(Spec("docker", image="someone/absent:1"))
+
+
 async def test_an_image_that_is_there_is_not_asked_for_again(bed: Bed, place: Registry, image: str) -> None:
     async with Gate.before(place.port) as gate:
         name = f"{gate.server}/{NAME}"
@@ -195,9 +261,9 @@ async def test_an_image_that_the_registry_lacks_is_named(bed: Bed, place: Regist
 
 
 async def test_a_registry_that_is_away_is_a_retryable_answer(bed: Bed, image: str) -> None:
-    backend = backend_of(bed)
+    backend = backend_of(bed, pull_from=["127.0.0.1:1"])
     await backend.probe()
-    with pytest.raises(Unavailable, match="refuses to pull 127") as error:
+    with pytest.raises(Unavailable, match=r"the registry 127\.0\.0\.1:1 is out of its reach") as error:
         await backend.create(Spec("docker", image="127.0.0.1:1/x:1"), bed.labels())
     assert error.value.retryable
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,17 @@ import pytest
 from station.backends.docker import engine as engines
 from station.core.errors import StationError
 from station.core.spec import Spec
-from station.core.states import State
-from station.server.station import Station
 from tests.engine import Engine
-from tests.observer import descendants, pids
+from tests.observer import command_line, descendants, pids
 
 from .conftest import Bed, run, session_of
 from .proxy import FaultProxy
-from .stationed import IMAGE, execute, opened, start, state_of, station_on, until
+from .stationed import IMAGE, execute, opened, start, station_on, until, until_saved
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
 FULL = bool(os.environ.get("STN_TEST_FULL"))
 CREATES = 100
 FAILURES = 100 if FULL else 24
-
-
-@pytest.fixture
-async def proxy(engine: Engine) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy.before(engine.url) as made:
-        yield made
 
 
 async def make_all(proxy: FaultProxy, home: Path, count: int) -> None:
@@ -70,7 +61,7 @@ async def test_hd_l_a_slow_create_holds_up_no_other(proxy: FaultProxy, tmp_path:
         await opened(station, "first")
         proxy.delays[r"POST \S+containers/create"] = 12.0
         slow = asyncio.create_task(opened(station, "slow"))
-        await until(lambda: _under_way(proxy))
+        await until(lambda: proxy.under_way > 0)
         proxy.delays.clear()
         for number in range(2):
             await opened(station, f"quick{number}")
@@ -79,15 +70,10 @@ async def test_hd_l_a_slow_create_holds_up_no_other(proxy: FaultProxy, tmp_path:
         await station.delete_all()
 
 
-async def _under_way(proxy: FaultProxy) -> bool:
-    return proxy.under_way > 0
-
-
 async def test_hd_5_creates_that_fail_leave_no_process(bed: Bed, proxy: FaultProxy, engine: Engine) -> None:
     backend = bed.backend(url=proxy.url, image=IMAGE, call_seconds=5.0)
     await backend.probe()
-    before = _shims(bed.station)
-    assert before == set()
+    assert _guests(bed.station) == set()
 
     async def fails(number: int) -> None:
         with pytest.raises(StationError):
@@ -107,28 +93,15 @@ async def test_hd_5_creates_that_fail_leave_no_process(bed: Bed, proxy: FaultPro
         await fails(number)
         proxy.lies.clear()
     assert engine.docker("ps", "-aq", "--filter", f"label=station.station={bed.station}") == ""
-    await until(lambda: _none_left(bed.station))
+    await until(lambda: not _guests(bed.station))
     box = await backend.create(Spec("docker"), bed.labels("control"))
-    assert len(_shims(bed.station)) == 1, "the control: a box has a process that is seen"
+    assert len(_guests(bed.station)) == 1, "the control: a box has a process that is seen"
     await box.destroy()
 
 
-async def _none_left(station: str) -> bool:
-    return not _shims(station)
-
-
-def _shims(station: str) -> set[int]:
-    """Guests of that station's containers: their environment or command line names it."""
-    found = set()
-    for pid in pids():
-        try:
-            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
-            hostname = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
-        except OSError:
-            continue
-        if b"stn/guest" in text and f"stn-{station}-" in hostname:
-            found.add(pid)
-    return found
+def _guests(station: str) -> set[int]:
+    """Of that station's containers: their command line names it."""
+    return {pid for pid in pids() if f"--box {station}:" in command_line(pid)}
 
 
 async def test_hd_5_a_box_removed_behind_our_back_changes_state_soon(engine: Engine, tmp_path: Path) -> None:
@@ -138,15 +111,11 @@ async def test_hd_5_a_box_removed_behind_our_back_changes_state_soon(engine: Eng
         record = await station.sandboxes.get(uid)
         assert record.box is not None
         engine.docker("rm", "-f", str(record.box.data["container"]))
-        await until(lambda: _is_saved(station, uid), 10)
+        await until_saved(station, uid)
         ended = await station.processes.get(uid, process.id)
         assert ended.ending is not None
         assert ended.ending.reason
         await station.delete_all()
-
-
-async def _is_saved(station: Station, uid: str) -> bool:
-    return await state_of(station, uid) is State.SAVED
 
 
 async def test_hd_5_a_gvisor_box_whose_stub_was_killed_is_deleted_soon(bed: Bed, engine: Engine) -> None:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from station.backends.docker import DockerBackend, OperatorNetwork
+from station.backends.docker.adoption import worth_now
 from station.backends.docker.config import container_name
 from station.core.capabilities import Capabilities, Grade
-from station.core.errors import BackendUnavailable, BoxLost, CannotEnforce, Conflict, InvalidInput
+from station.core.errors import BackendUnavailable, BoxLost, CannotEnforce, Conflict, InvalidInput, Refused
 from station.core.spec import Spec, check_network
 from station.core.wire import OpenRequest, RunRequest
 from station.server.settings import SandboxSettings, Settings
 from station.server.station import Station
 from station.validate import from_plain
 from station.worker.live import isolation_of
-from tests.engine import Engine, EngineError
+from tests.engine import Engine
 
 from .conftest import IMAGE, Bed, in_fresh, run, session_of
 
@@ -73,7 +72,7 @@ def test_a_network_is_reported_as_what_it_is_worth(network: OperatorNetwork, rep
     assert network.report == network.report_of("operator") == report
     assert network.report_of("none") == "none"
     assert (network.of("none"), network.of("operator")) == ("none", network.name)
-    for other in ("public", "pypi.org", "mine"):
+    for other in ("public", "one.example", "mine"):
         with pytest.raises(CannotEnforce):
             network.of(other)
 
@@ -104,7 +103,7 @@ def test_hd_a12_no_caller_names_a_network_of_the_machine(network: str) -> None:
         from_plain(RunRequest, {"runtime": "python", "code": "1", "network": network}, where="")
 
 
-@pytest.mark.parametrize("network", [None, "none", "operator", "public", "pypi.org,files.pythonhosted.org"])
+@pytest.mark.parametrize("network", [None, "none", "operator", "public", "one.example,two.example"])
 def test_what_a_caller_may_name_passes(network: str | None) -> None:
     check_network(network)
 
@@ -122,18 +121,6 @@ def test_hd_a12_no_caller_reaches_the_create_body(key: str) -> None:
 
 
 # ── in an engine ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def network(engine: Engine) -> Iterator[str]:
-    """One of the engine's that reaches nothing."""
-    name = f"stn-test-{os.getpid()}"
-    try:
-        engine.docker("network", "create", "--internal", name)
-    except EngineError as error:
-        pytest.skip(f"this engine can make no network: {error}")
-    yield name
-    engine.docker("network", "rm", name)
 
 
 def given(bed: Bed, name: str, *, restricted: bool = False) -> DockerBackend:
@@ -290,6 +277,52 @@ async def test_a_station_gives_the_operators_network_to_who_names_nothing(
 async def test_an_allow_list_is_refused_whatever_the_operator_gives(bed: Bed, network: str) -> None:
     backend = given(bed, network)
     await backend.probe()
-    for wanted in ("public", "pypi.org"):
+    for wanted in ("public", "one.example"):
         with pytest.raises(CannotEnforce):
             backend.check(replace(KEPT, network=wanted))
+
+
+def test_a_box_that_stays_is_worth_what_its_network_is_worth_now() -> None:
+    asserted = {"network": "operator", "capabilities": {"backend": "docker", "network": "asserted by operator"}}
+    now = worth_now(asserted, OperatorNetwork("mine"))
+    assert now == {"network": "operator", "capabilities": {"backend": "docker", "network": "unrestricted"}}
+    assert worth_now(now, OperatorNetwork("mine", restricted=True)) == asserted
+    none = {"network": "none", "capabilities": {"network": "none"}}
+    assert worth_now(none, OperatorNetwork("mine")) == none
+
+
+@pytest.mark.docker
+async def test_hd_a_withdrawn_assertion_is_withdrawn_from_live_boxes(
+    bed: Bed, engine: Engine, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    common = SandboxSettings(
+        backend="docker", docker_image=IMAGE, docker_runtime="runc", docker_network=network, pool_size=0
+    )
+
+    async def missing(**more: Any) -> set[str]:
+        """The layers without which nothing is run there."""
+        station = await Station.start(Settings(bed.state, sandbox=replace(common, **more)))
+        try:
+            if not (await station.records())[0]:
+                await station.sandboxes.open(OpenRequest("there"))
+            (record,) = (await station.records())[0]
+            uids.add((record.uid, record.box.box_id if record.box else ""))
+            live = await station.live(record.uid)
+            await station.admit(live)
+            return set()
+        except Refused as error:
+            return {one["layer"] for one in error.detail["missing"]}
+        finally:
+            await station.aclose()
+
+    uids: set[tuple[str, str]] = set()
+    assert await missing(docker_network_restricted=True) == set()
+    held = await missing(docker_network_restricted=True, serves_others=True)
+    assert await missing(serves_others=True) == held | {"network"}
+    assert "network" not in held
+    ((uid, box_id),) = uids  # it was adopted each time
+    assert box_id
+    station = await Station.start(Settings(bed.state, sandbox=common))
+    await station.sandboxes.delete(uid)
+    await station.aclose()

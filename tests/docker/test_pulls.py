@@ -12,7 +12,7 @@ import pytest
 from station.backends.docker import podman
 from station.backends.docker.pulls import Progress, refusal
 from station.backends.docker.registry import Credentials
-from station.core.errors import BackendUnavailable, InvalidInput, Refused, StorageFull, Unavailable
+from station.core.errors import BackendUnavailable, InvalidInput, Refused, StationError, StorageFull, Unavailable
 
 IMAGE = "ghcr.io/me/thing:1"
 LINES: list[Any] = [
@@ -78,29 +78,44 @@ def test_a_refusal_of_the_registry_names_the_setting(status: int, message: str) 
     assert error.detail["setting"] == "sandbox.registry_auth"
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "kind"),
-    [
-        (404, "manifest for ghcr.io/me/thing:1 not found: manifest unknown: manifest unknown", InvalidInput),
-        (500, "manifest unknown", InvalidInput),
-        (400, "invalid reference format", InvalidInput),
-        (500, "dial tcp 127.0.0.1:1: connect: connection refused", Unavailable),
-        (500, "net/http: TLS handshake timeout", Unavailable),
-        (500, "write /var/lib/docker/tmp/x: no space left on device", StorageFull),
-    ],
-)
-def test_other_refusals_are_what_they_are(status: int, message: str, kind: type[Exception]) -> None:
+OTHERS: list[tuple[int, str, type[StationError], str]] = [
+    (404, "manifest for ghcr.io/me/thing:1 not found: manifest unknown: manifest unknown", InvalidInput, "no image"),
+    (500, "manifest unknown", InvalidInput, "no image"),
+    (404, "no matching manifest for linux/arm64 in the manifest list entries", InvalidInput, "no image"),
+    (400, "invalid reference format", InvalidInput, "an image's name"),
+    (500, "dial tcp 127.0.0.1:1: connect: connection refused", Unavailable, "out of its reach"),
+    (500, "net/http: TLS handshake timeout", Unavailable, "out of its reach"),
+    (500, "lookup x on 10.0.0.2:53: no such host", Unavailable, "out of its reach"),
+    (500, 'error parsing HTTP 500 response body: "<html>"', Unavailable, "out of its reach"),
+    (500, "filesystem layer verification failed for digest sha256:00", Unavailable, "damaged"),
+    (500, "unexpected end of JSON input", Unavailable, "damaged"),
+    (500, "write /var/lib/docker/tmp/x: no space left on device", StorageFull, "disk is full"),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "kind", "sentence"), OTHERS)
+def test_other_refusals_are_what_they_are(status: int, message: str, kind: type[StationError], sentence: str) -> None:
     error = refusal(IMAGE, None, status, message, f"pull {IMAGE}")
     assert type(error) is kind
-    assert "/var/lib" not in error.message
+    assert sentence in error.message
+    assert error.retryable == (sentence == "out of its reach")
 
 
-def test_an_engine_that_says_the_secret_back_is_not_quoted() -> None:
-    login = Credentials("ghcr.io", "me", "pw-of-me")
-    for status, words in ((500, "unauthorized"), (404, "manifest unknown"), (500, "boom"), (400, "bad")):
-        error = refusal(IMAGE, login, status, f"{words}: {login.header()} pw-of-me", "pull it")
-        assert "pw-of-me" not in error.message
-        assert login.header() not in error.message
+@pytest.mark.parametrize(("status", "message"), [*DENIED, *((status, text) for status, text, _, _ in OTHERS)])
+def test_nobody_is_told_what_a_registry_has_said(status: int, message: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be any server that the engine reaches, and its answer anything that it keeps."""
+    said = f"{message}: canary-of-a-body\nsecond line"
+    login = Credentials("ghcr.io", "user-of-ours", "pw-of-ours")
+    caplog.set_level("DEBUG", "station")
+    error = refusal(IMAGE, login, status, f"{said} {login.header()} pw-of-ours", "pull it")
+    told = json.dumps(error.to_body())
+    for word in ("canary", "second line", "pw-of-ours", "user-of-ours", login.header()):
+        assert word not in told
+    (record,) = caplog.records
+    assert record.levelname == "DEBUG"
+    assert "canary-of-a-body" in record.getMessage()
+    assert "pw-of-ours" not in record.getMessage()
+    assert "\n" not in record.getMessage()
 
 
 # ── Podman ──────────────────────────────────────────────────────────────────────────────────────────────────────────

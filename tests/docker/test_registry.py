@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from station.backends.docker.registry import Credentials, Logins, RegistryAuth, registry_of
+from station.backends.docker.config import check_image
+from station.backends.docker.registry import (
+    Credentials,
+    Logins,
+    RegistryAuth,
+    allowed,
+    registries,
+    registry_of,
+)
 from station.core.errors import BackendUnavailable, InvalidInput
+from station.server.settings import SandboxSettings, load
+from station.validate import from_plain
 
 ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
 
@@ -28,6 +38,16 @@ ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
         ("localhost/thing", "localhost"),
         ("localhost:5000/thing:1", "localhost:5000"),
         ("127.0.0.1:5000/a/b", "127.0.0.1:5000"),
+        # Engines take these for hosts, too.
+        ("EVIL/x", "evil"),
+        ("eVil/x:1", "evil"),
+        ("LOCALHOST/x", "localhost"),
+        ("evil:/x", "evil:"),
+        ("evil./x", "evil."),
+        ("[::1]:5000/x", "[::1]:5000"),
+        ("GHCR.IO/someone/thing", "ghcr.io"),
+        ("docker.io/EVIL/x", "docker.io"),
+        ("someone/EVIL.example/x", "docker.io"),
     ],
 )
 def test_the_registry_of_an_image_is_the_one_that_the_engine_asks(image: str, server: str) -> None:
@@ -64,6 +84,51 @@ async def test_an_identity_token_goes_without_a_user() -> None:
     assert told == {"identitytoken": "idt-1234", "serveraddress": "reg.example"}
 
 
+async def test_what_is_for_docker_hub_is_for_no_host_in_capitals() -> None:
+    logins = Logins(RegistryAuth("me", "tok-1234"), {})
+    for image in ("EVIL/x", "Evil/me/x", "LOCALHOST/x"):
+        assert await logins.for_image(image) is None
+    assert await logins.for_image("evil/x") is not None
+
+
+def test_images_come_from_the_operators_registries_and_docker_hub() -> None:
+    assert allowed(None, [], RegistryAuth()) == {"docker.io"}
+    auth = RegistryAuth("me", "pat-1234", server_address="https://GHCR.io/")
+    found = allowed(None, ["reg.example:5000/a/b", "python"], auth)
+    assert found == {"docker.io", "ghcr.io", "reg.example:5000"}
+
+
+def test_a_list_of_registries_holds_as_it_is() -> None:
+    auth = RegistryAuth("me", "pat-1234", server_address="ghcr.io")
+    assert allowed(["Reg.Example:5000", "index.docker.io"], ["other.example/x"], auth) == {
+        "reg.example:5000", "docker.io",
+    }  # fmt: skip
+    assert allowed([], ["other.example/x"], auth) == set()
+    assert registries(["[::1]:5000", "localhost", "10.0.0.1"]) == {"[::1]:5000", "localhost", "10.0.0.1"}
+
+
+@pytest.mark.parametrize("name", ["", "a b", "https://ghcr.io", "ghcr.io/me", "*.io", "ghcr.io:x", "-a", "me@host"])
+def test_what_is_no_registry_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"sandbox\.pull_from"):
+        registries([name])
+    with pytest.raises(InvalidInput, match=r"sandbox\.pull_from"):
+        from_plain(SandboxSettings, {"pull_from": [name]}, where="here: ")
+
+
+def test_a_list_of_registries_may_be_a_string() -> None:
+    settings = load(Path("/none"), {"STN_SANDBOX_PULL_FROM": "ghcr.io, reg.example:5000"})
+    assert settings.sandbox.pull_from == ("ghcr.io", "reg.example:5000")
+    assert load(Path("/none"), {"STN_SANDBOX_PULL_FROM": ""}).sandbox.pull_from is None
+
+
+@pytest.mark.parametrize("name", ["../containers/x", "a/../../b", "a//b", "/a", "a/", "./a", "a/."])
+def test_no_name_of_an_image_leads_elsewhere(name: str) -> None:
+    """An engine is asked for it by a path."""
+    with pytest.raises(InvalidInput, match="name of an image"):
+        check_image(name)
+    check_image("a.b/..c/d:1")
+
+
 @pytest.mark.parametrize(
     "image", ["ghcr.io.evil.example/x", "evil.example/ghcr.io/x", "python", "ghcr.io:444/x", "xghcr.io/x"]
 )
@@ -88,9 +153,9 @@ def test_a_half_is_refused(fields: dict[str, str]) -> None:
 
 
 def test_nothing_shows_a_secret() -> None:
-    auth = RegistryAuth("me", "pw-of-me", "idt-of-me")
+    auth = (RegistryAuth("me", "pw-of-me"), RegistryAuth(identity_token="idt-of-me"))
     login = Credentials("reg.example", "me", "pw-of-me", "idt-of-me")
-    assert "of-me" not in repr(auth) + str(auth) + repr(login) + str(login)
+    assert "of-me" not in repr(auth) + "".join(map(str, auth)) + repr(login) + str(login)
     basic = base64.b64encode(b"me:pw-of-me").decode()
     said = f"got {login.header()} and {basic} and pw-of-me and idt-of-me"
     assert login.hide(said) == "got *** and *** and *** and ***"

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,11 @@ import pytest
 from station.core.endings import EndingKind
 from station.core.errors import BoxLost
 from station.core.spec import Spec
-from station.core.states import State
 from station.guest.frames import StartRecord
-from station.server.station import Station
 from tests.engine import ROOT, Engine, OwnEngine
 
 from .conftest import Bed, bed_on, run, session_of
-from .stationed import execute, opened, start, state_of, station_on, until
+from .stationed import execute, opened, start, station_on, until, until_saved
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, pytest.mark.timeout(180)]
 LINES = 400
@@ -136,7 +134,7 @@ async def test_hd_d09_without_live_restore_commands_end_lost_and_files_and_name_
         process = await start(station, uid, "echo begun; exec sleep 1000")
         await asyncio.to_thread(stop, own, number)
         own.start()  # from this very thread: the engine ends with the one that started it
-        await until(lambda: _is_saved(station, uid))
+        await until_saved(station, uid)
         ended = await station.processes.get(uid, process.id, output=True)
         assert ended.ending is not None
         assert ended.ending.kind is EndingKind.LOST
@@ -151,10 +149,6 @@ async def test_hd_d09_without_live_restore_commands_end_lost_and_files_and_name_
         await station.delete_all()
 
 
-async def _is_saved(station: Station, uid: str) -> bool:
-    return await state_of(station, uid) is State.SAVED
-
-
 async def test_hd_d09_a_shim_that_is_killed_ends_commands_as_lost(own: OwnEngine, tmp_path: Path) -> None:
     async with station_on(own.url, tmp_path) as station:
         uid = await opened(station)
@@ -163,11 +157,11 @@ async def test_hd_d09_a_shim_that_is_killed_ends_commands_as_lost(own: OwnEngine
         assert record.box is not None
         pid = int(Engine(own.url).docker("inspect", "-f", "{{.State.Pid}}", str(record.box.data["container"])))
         os.kill(_parent(pid), signal.SIGKILL)
-        await until(lambda: _is_saved(station, uid))
+        await until_saved(station, uid)
         ended = await station.processes.get(uid, process.id)
         assert ended.ending is not None
         assert ended.ending.kind is EndingKind.LOST
-        await until(lambda: _reached(lambda: _is_dead(pid)))
+        await until(lambda: _is_dead(pid))
         await station.delete_all()
 
 
@@ -185,6 +179,7 @@ def _parent(pid: int) -> int:
     return found
 
 
+@pytest.mark.full
 async def test_hd_5_containerd_killed_between_short_parallel_execs_loses_no_exit(
     own: OwnEngine, tmp_path: Path
 ) -> None:
@@ -203,19 +198,15 @@ async def test_hd_5_containerd_killed_between_short_parallel_execs_loses_no_exit
             return view.exit_code
 
         running = [asyncio.create_task(one(number)) for number in range(count)]
-        await until(lambda: _reached(lambda: done > 50))
+        await until(lambda: done > 50)
         containerd = int((own.run / "exec" / "containerd" / "containerd.pid").read_text())
         os.kill(containerd, signal.SIGKILL)
         async with asyncio.timeout(60):
             assert await asyncio.gather(*running) == [number % 7 for number in range(count)]
         assert station.boxes.get(uid) is live
         # The engine has started another one, and can remove what it has.
-        await until(lambda: _reached(lambda: _containerd(own) not in (None, containerd)), 30)
+        await until(lambda: _containerd(own) not in (None, containerd), 30)
         await station.delete_all()
-
-
-async def _reached(fact: Callable[[], bool]) -> bool:
-    return fact()
 
 
 def _containerd(own: OwnEngine) -> int | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from station.backends.docker import facts, seccomp
-from station.backends.docker.config import Runtime, container_name
+from station.backends.docker.config import GUEST, Runtime, container_name
+from station.backends.docker.engine import Engine as Spoken
 from station.backends.docker.facts import Trial
 from station.backends.docker.profile import own_profile
 from station.core.errors import BoxLost, CannotEnforce
 from station.core.spec import Spec
+from station.guest.binary import guest_binary
 from tests.engine import Engine
 
 from .conftest import Bed, in_fresh, run, session_of
@@ -137,6 +140,72 @@ def test_a_file_that_others_may_write_is_refused(profile: Callable[..., Path], t
     assert "may write" in refused(profile(mode=mode), tmp_path / "copies")
 
 
+@pytest.mark.root
+def test_a_file_of_another_user_is_refused(profile: Callable[..., Path], tmp_path: Path) -> None:
+    path = profile()
+    os.chown(path, 12345, 0)
+    assert "12345" in refused(path, tmp_path / "copies")
+    os.chown(path, 0, 12345)
+    seccomp.operators(str(path), tmp_path / "copies")
+
+
+@pytest.fixture
+def nested(profile: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A directory, and a profile two below it."""
+    above = tmp_path / "above"
+    (above / "below").mkdir(parents=True, mode=0o755)
+    return above, profile(name="above/below/profile.json")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o770])
+def test_a_directory_above_it_that_others_may_write_is_refused(
+    nested: tuple[Path, Path], tmp_path: Path, mode: int
+) -> None:
+    above, path = nested
+    above.chmod(mode)
+    assert f"{above} above it" in refused(path, tmp_path / "copies")
+    above.chmod(mode & 0o755)
+    seccomp.operators(str(path), tmp_path / "copies")
+
+
+@pytest.mark.root
+def test_a_directory_of_another_user_above_it_is_refused(nested: tuple[Path, Path], tmp_path: Path) -> None:
+    above, path = nested
+    os.chown(above, 12345, 0)
+    assert "12345" in refused(path, tmp_path / "copies")
+
+
+@pytest.mark.root
+def test_below_a_sticky_directory_each_step_has_to_be_of_a_trusted_user(
+    nested: tuple[Path, Path], tmp_path: Path
+) -> None:
+    above, path = nested
+    above.chmod(0o1777)
+    seccomp.operators(str(path), tmp_path / "copies")
+    os.chown(above / "below", 12345, 0)
+    assert "12345" in refused(path, tmp_path / "copies")
+
+
+@pytest.mark.root
+def test_a_link_above_it_is_followed_where_nobody_else_has_made_it(nested: tuple[Path, Path], tmp_path: Path) -> None:
+    above, path = nested
+    for number, target in enumerate((str(above), "above", "./below/../above")):
+        (tmp_path / "below").mkdir(exist_ok=True)
+        link = tmp_path / f"link{number}"
+        link.symlink_to(target)
+        way = link / "below" / path.name
+        assert json.loads(seccomp.operators(str(way), tmp_path / "copies").text) == GOOD
+        os.lchown(link, 12345, 0)
+        assert "12345" in refused(way, tmp_path / "copies")
+        # What it leads over is looked at too.
+        os.lchown(link, 0, 0)
+        above.chmod(0o777)
+        assert f"{above} above it" in refused(way, tmp_path / "copies")
+        above.chmod(0o755)
+    (tmp_path / "round").symlink_to("round")
+    assert "too many" in refused(tmp_path / "round" / "x", tmp_path / "copies")
+
+
 def test_a_link_a_folder_and_a_pipe_are_refused_at_once(profile: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(profile())
     os.mkfifo(tmp_path / "pipe", 0o600)
@@ -154,7 +223,7 @@ def test_what_is_read_is_what_was_looked_at(
     swapped: list[int] = []
 
     def swap(fd: int) -> os.stat_result:
-        if not swapped:
+        if not swapped and stat.S_ISREG(real(fd).st_mode):
             swapped.append(fd)
             os.replace(profile({**GOOD, "defaultAction": "SCMP_ACT_KILL"}, mode=0o666, name="other"), path)
         return real(fd)
@@ -263,7 +332,6 @@ TOLD = Trial(
     seccomp=True,
     separate_uid=True,
     tmp_bytes=None,
-    quota=False,
     filtered=True,
     doors_shut=True,
 )
@@ -404,3 +472,29 @@ async def test_a_profile_that_cannot_be_used_stops_every_box_and_ends_none(bed: 
     path.write_text(own_profile())
     assert (await broken.probe()).available
     await (await backend.adopt(box.ref)).destroy()
+
+
+@pytest.mark.docker
+async def test_hd_no_container_of_a_station_is_under_the_engines_own_profile(
+    bed: Bed, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those that look into an image, and put a guest where no station has put it yet."""
+    new = tmp_path / "guest"
+    new.write_bytes(guest_binary(platform.machine()).read_bytes() + os.urandom(8))
+    made: list[dict[str, Any]] = []
+    create = Spoken.create
+
+    async def noted(self: Spoken, name: str, body: Mapping[str, Any]) -> str:
+        made.append(dict(body))
+        return await create(self, name, body)
+
+    monkeypatch.setattr(Spoken, "create", noted)
+    backend = bed.backend(guest=new)
+    assert (await backend.probe()).available
+    assert backend._helpers
+    engine.docker("volume", "rm", backend._helpers.volume)
+    programs = {body["Entrypoint"][0] for body in made}
+    assert programs == {"/none", "/stn-guest-installer", GUEST}
+    for body in made:
+        options = body["HostConfig"]["SecurityOpt"]
+        assert options == ["no-new-privileges", f"seccomp={seccomp.OWN.text}"], body["Entrypoint"]

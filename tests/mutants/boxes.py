@@ -7,6 +7,7 @@ from tests.mutants.mutant import Edit, Mutant
 BOXES = "tests/backends/test_boxes.py"
 ARGV = "tests/backends/test_argv.py"
 LAUNCH = "tests/backends/test_launch.py"
+SWAPPED = "tests/backends/test_swapped.py"
 CONFIG = "tests/docker/test_config.py"
 DOCKER = "tests/docker/test_boxes.py"
 BODY = f"{CONFIG}::test_nothing_is_left_to_the_engines_defaults"
@@ -176,7 +177,19 @@ _BUBBLEWRAP = (
                 "os.O_RDONLY | os.O_DIRECTORY |",
             ),
         ),
-        ("tests/backends/test_swapped.py::test_a_directory_that_becomes_a_link_meanwhile_is_not_emptied_elsewhere",),
+        (f"{SWAPPED}::test_a_directory_that_becomes_a_link_meanwhile_is_not_emptied_elsewhere",),
+    ),
+    Mutant(
+        "links-in-what-is-opened-by-force",
+        "the station follows a link of the code's when it changes the mode of a closed directory",
+        (
+            Edit(
+                "src/station/backends/_trees.py",
+                "os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW",
+                "os.O_PATH | os.O_DIRECTORY",
+            ),
+        ),
+        (f"{SWAPPED}::test_a_closed_directory_that_becomes_a_link_meanwhile_opens_nothing_elsewhere",),
     ),
 )
 

@@ -72,7 +72,7 @@ GUEST: tuple[Mutant, ...] = (
     Mutant(
         "orphans-of-a-supervisor",
         "who kills the supervisor of a command keeps what the command started",
-        (c("process", "ending.ended_children = tree_end(is_ours);", "ending.ended_children = 0;"),),
+        (c("process", "gone = tree_end_by(is_ours, now_us() + ORPHANS_US, &ended);", "gone = true;\n    ended = 0;"),),
         (f"{CONTAINMENT}::test_killing_the_supervisor_is_typed_and_the_tree_ends",),
     ),
     Mutant(

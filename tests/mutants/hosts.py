@@ -61,7 +61,7 @@ _CALLERS = (
     Mutant(
         "mode-of-the-token",
         "another user of this machine reads the token",
-        (py("server/home", "flags, 0o600)", "flags, 0o644)"),),
+        (py("durable", "flags, 0o600)", "flags, 0o644)"),),
         ("tests/server/test_listen.py::test_the_token_is_made_once_and_for_this_user_alone",),
     ),
     Mutant(

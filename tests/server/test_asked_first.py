@@ -76,7 +76,7 @@ def test_the_digest_is_that_of_the_file_unless_variables_go_before_it(tmp_path: 
 
 
 async def test_a_station_tells_the_digest_of_its_settings(api: Api):
-    told = (await api.call("GET", "/station")).json()["settings"]
+    told = (await api.call("GET", "/station")).json()["settings_sha256"]
     assert told == api.station.settings.digest
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,8 +154,19 @@ def test_the_disk_is_that_of_where_a_directory_will_be(tmp_path: Path) -> None:
     assert 0 <= found.free <= 1
 
 
-def test_the_kernel_is_asked_about_its_clock_and_changes_nothing() -> None:
-    assert clock_synced() in (True, False, None)
+@pytest.mark.parametrize(("answer", "synced"), [(0, True), (4, True), (5, False), (-1, None)])
+def test_the_kernel_is_asked_about_its_clock_and_told_nothing(
+    answer: int, synced: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adjtimex(timex: ctypes.Array[ctypes.c_char]) -> int:
+        assert timex.raw == bytes(len(timex)), "a mode is set: the clock would be"
+        return answer
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(adjtimex=adjtimex))
+    assert clock_synced() is synced
+
+
+def test_this_machine_is_looked_at() -> None:
     assert look().release == os.uname().release
 
 
@@ -258,7 +271,19 @@ async def test_while_the_engine_is_away_the_last_look_holds_and_none_is_no_admis
     bed.backend.away, bed.now = True, FRESH_SECONDS
     await bed.admit()
     told = await bed.audit.diagnose()
-    assert [one.layer for one in told.serves_others["fake"]] == ["fake.engine"]
+    assert [one.layer for one in told.serves_others["fake"]] == ["backend"]
+    assert "fake.engine" in {check.id for check in told.checks}
+
+
+async def test_a_diagnosis_repeats_nothing_good_of_an_engine_that_cannot_be_asked(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+    assert (await bed.audit.diagnose()).backends == [SOUND]
+    bed.backend.away = True
+    (gone,) = (await bed.audit.diagnose()).backends
+    assert (gone.available, gone.passing, gone.reason) == (False, True, "the engine is away")
+    bed.backend.away, bed.backend.engine = False, None
+    (gone,) = (await bed.audit.diagnose()).backends
+    assert (gone.available, gone.reason) == (False, "there is no engine any more")
 
 
 async def test_an_engine_that_has_gone_is_no_sound_one(tmp_path: Path) -> None:

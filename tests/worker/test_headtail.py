@@ -1,3 +1,5 @@
+"""Output that is kept in memory."""
+
 from __future__ import annotations
 
 import tracemalloc

@@ -9,11 +9,12 @@ import pytest
 
 from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNotFound
-from station.core.wire import Content, ExecRequest, OutputEvent, SignalRequest
+from station.core.wire import DEFAULT_KEPT_BYTES, Content, ExecRequest, OutputEvent, SignalRequest
 from station.worker.processes import Processes
-from station.worker.spool import HEAD_BYTES, TAIL_BYTES
 
 from .box import UID, RealBox, Station, eventually, station
+
+HALF = DEFAULT_KEPT_BYTES // 2
 
 
 def sh(command: str, **fields: object) -> ExecRequest:
@@ -263,9 +264,9 @@ async def test_large_output_is_kept_as_head_and_tail_with_exact_offsets(one: Sta
     expected = b"".join(b"%d\n" % number for number in range(1, 1_000_001))
     assert view.stdout is not None
     assert view.stdout.tail is not None
-    assert view.stdout.head.to_bytes() == expected[:HEAD_BYTES]
-    assert view.stdout.tail.to_bytes() == expected[-TAIL_BYTES:]
-    assert view.stdout.omitted_bytes == len(expected) - HEAD_BYTES - TAIL_BYTES
+    assert view.stdout.head.to_bytes() == expected[:HALF]
+    assert view.stdout.tail.to_bytes() == expected[-HALF:]
+    assert view.stdout.omitted_bytes == len(expected) - DEFAULT_KEPT_BYTES
     assert view.stdout.total_bytes == len(expected)
 
 

@@ -6,12 +6,12 @@ import secrets
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from station.core.records import ProcessState
+from tests.observer import command_line, pids
 
 from .box import UID, RealBox, Station, eventually
 from .test_processes import pieces, sh, until
@@ -35,14 +35,7 @@ async def test_nothing_is_started_that_is_not_written_down(one: Station, monkeyp
 
 
 def _arguments_with(text: str) -> list[int]:
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and text.encode() in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue  # it has ended
-    return found
+    return [pid for pid in pids() if text in command_line(pid)]
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from station.client._async.sandbox import AsyncSandbox
 from station.core import errors
 from station.core.capabilities import LimitReport
 from station.core.ids import new_id
-from station.core.paths import HOME, WORKSPACE, resolve
-from station.core.wire import SandboxView
+from station.core.paths import HOME_WORKSPACE, WORKSPACE, resolve
+from station.core.wire import DEFAULT_TIMEOUT_SECONDS, SandboxView
 
 from .errors import Code, SandboxError, invalid, invalid_state, translated
 from .plan import Plan, tenant, whole
@@ -25,7 +25,7 @@ from .root import prepare
 from .start import connect, verify
 from .values import Capabilities, CommandRun, FileContent, FileEntry, FileList, Sandbox, entry_of, run_of
 
-DEFAULT_TIMEOUT_MS = 120_000
+DEFAULT_TIMEOUT_MS = int(DEFAULT_TIMEOUT_SECONDS * 1000)
 MAX_COMMAND_BYTES = 65_536
 MAX_CWD_BYTES = 4096
 MAX_LIST = 1000
@@ -262,6 +262,10 @@ class Adapter:
             raise invalid_state(f"{sandbox_id} is quarantined: {view.reason}")
         if not self._is_ours(view):
             raise invalid_state(f"{sandbox_id} is a workspace of the backend {view.isolation.backend}")
+        if view.changed is not None:
+            raise invalid_state(
+                f"{sandbox_id} is quarantined: {view.changed}. Set the option of the adapter back, or destroy it"
+            )
         if self._plan.network is not None and view.isolation.network != self._plan.network:
             raise invalid_state(
                 f"{sandbox_id} is quarantined: it has the network {view.isolation.network!r}, and this adapter is for "
@@ -271,7 +275,7 @@ class Adapter:
 
     async def _directory(self, sandbox: AsyncSandbox, cwd: str | None) -> str:
         """Where a command starts: looked at first, so that a bad one is refused by name before anything runs."""
-        workspace = f"{HOME}/workspace" if self._plan.isolated else WORKSPACE
+        workspace = HOME_WORKSPACE if self._plan.isolated else WORKSPACE
         if cwd is None:
             return workspace
         if len(cwd.encode(errors="replace")) > MAX_CWD_BYTES or not cwd.isprintable():

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-import secrets
+import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from station.core.placeholders import literal
+from station.durable import write_private
+
 from .errors import Code, SandboxError, invalid_state
 
 MARKER = "tenant.json"
 SETTINGS = "station.yaml"
 _USED = "registry.db"
+_NOT_PLAIN = re.compile(r"[^\x00-\x7e]")
 _HEAD = "# Written by an adapter of Station from its options, with the SHA-256 of the rest: "
 
 
@@ -41,7 +46,8 @@ def prepare(root: Path, tenant_id: str | None) -> None:
 
 
 def check_tenant(root: Path, tenant_id: str | None) -> None:
-    """As `prepare`, of a root that is there."""
+    """To be called once the root is used: it is that tenant's from now on. Raises as `prepare`: until it was used,
+    another program may have bound it."""
     try:
         _check_marker(root, tenant_id)
     except OSError as error:
@@ -49,6 +55,16 @@ def check_tenant(root: Path, tenant_id: str | None) -> None:
 
 
 def _check_marker(root: Path, tenant_id: str | None) -> None:
+    """Two programs that look at once would each see what the other is about to change."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _check_locked(root, tenant_id)
+    finally:
+        os.close(descriptor)
+
+
+def _check_locked(root: Path, tenant_id: str | None) -> None:
     marker, used = root / MARKER, (root / _USED).exists()
     wanted = json.dumps({"tenant": tenant_id}) + "\n"
     if not marker.exists():
@@ -57,11 +73,11 @@ def _check_marker(root: Path, tenant_id: str | None) -> None:
                 f"{root} was used, and has no {MARKER}: it was never bound, or its marker was lost. Choose an empty "
                 "root_dir, or put the marker back from a backup"
             )
-        _write(marker, wanted, os.link)  # of two programs that come first, one decides
+        write_private(marker, wanted.encode(), replace=False)
     bound = _bound(marker)
     if bound is None and tenant_id is not None and not used:
-        _write(marker, wanted, os.replace)
-        bound = _bound(marker)
+        write_private(marker, wanted.encode())
+        bound = tenant_id
     if bound != tenant_id:
         raise invalid_state(f"{root} is bound to {_who(bound)}, this adapter to {_who(tenant_id)}")
 
@@ -88,19 +104,19 @@ def write_settings(root: Path, document: Mapping[str, Any]) -> str:
     otherwise.
     """
     path = root / SETTINGS
-    body = json.dumps(_literal(document), indent=2, sort_keys=True) + "\n"
+    body = _text_of(_literal(document))
     text = f"{_HEAD}{_digest(body)}\n{body}"
     try:
         there = path.read_text(encoding="utf-8") if path.exists() else None
         if there is not None and there != text and not _is_ours(there):
-            if _parsed(there) != document:
+            if _parsed(there) != _parsed(text):
                 raise invalid_state(
                     f"{path} was written by somebody else and says otherwise than the options of this adapter; it was "
                     "left alone. Choose another root_dir, or remove the file"
                 )
             text = there
         if there != text:
-            _write(path, text, os.replace)
+            write_private(path, text.encode())
     except UnicodeDecodeError as error:
         raise invalid_state(f"{path} is no text; it was left alone") from error
     except OSError as error:
@@ -120,32 +136,21 @@ def _parsed(text: str) -> Any:
     return None
 
 
+def _text_of(document: Any) -> str:
+    """JSON that is YAML too: which reads no pair of surrogates as one character, and takes some that JSON leaves as
+    they are for the end of a line."""
+    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return _NOT_PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
+
+
 def _literal(value: Any) -> Any:
-    """A station reads `${` as the beginning of a variable."""
+    """As a station must read it to get `value`: nothing of it is a variable."""
     if isinstance(value, Mapping):
         return {key: _literal(item) for key, item in value.items()}
-    return value.replace("${", "$${") if isinstance(value, str) else value
+    if isinstance(value, (list, tuple)):
+        return [_literal(item) for item in value]
+    return literal(value) if isinstance(value, str) else value
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write(path: Path, text: str, publish: Callable[[Path, Path], None]) -> None:
-    """Whole or not at all, durably, for this user alone. With `os.link` one that is there meanwhile stays."""
-    half = path.with_name(f".stn-{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            publish(half, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    finally:
-        half.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from station.core.errors import StationError
 
 from .errors import Code, SandboxError, translated, unsupported
 from .plan import Plan
-from .root import prepare, write_settings
+from .root import check_tenant, prepare, write_settings
 
 BOX_USER = "1000:1000"
 _TRIES = 3
@@ -35,6 +35,7 @@ async def connect(plan: Plan) -> tuple[AsyncClient, Isolation]:
     try:
         with translated():
             await _settle(client, digest)
+        await asyncio.to_thread(check_tenant, plan.root, plan.tenant_id)
         isolation = await verify(client, plan)
         done = True
     finally:
@@ -59,7 +60,10 @@ async def verify(client: AsyncClient, plan: Plan) -> Isolation:
     if plan.isolated and not told.grade.at_least(Grade.CONTAINER):
         raise unsupported(f"the engine isolates by {told.grade} here, which is less than {Grade.CONTAINER}")
     if plan.network is not None and told.network != plan.network:
-        raise unsupported(f"workspaces would have the network {told.network!r} here, not {plan.network!r}")
+        raise unsupported(
+            f"workspaces would have the network {told.network!r} here, not {plan.network!r}: "
+            "give the option `network` what the engine can give"
+        )
     return told
 
 
@@ -67,7 +71,7 @@ async def _settle(client: AsyncClient, digest: str) -> None:
     """The station has read the settings whose SHA-256 is `digest`. One with others is ended, and started anew: what
     runs in its sandboxes goes on."""
     for _ in range(_TRIES):
-        if (await client.info()).settings == digest:
+        if (await client.info()).settings_sha256 == digest:
             return
         await client.stop()
     names = sorted(name for name, value in os.environ.items() if name.startswith("STN_") and value)

@@ -53,7 +53,8 @@ class CommandRun:
     truncated: bool
     """Whether `stdout` or `stderr` is the beginning alone of what was written."""
     exit_code: int | None
-    """As a shell would show it: 124 timed out, 128+n signalled. `None`: it runs, or was lost."""
+    """Of one that is completed or failed: the program's own, 128+n where signal n ended it (137 too where it had no
+    memory left). `None` of all others: they came to no code of their own."""
     started_at: float
     finished_at: float | None
     """`None`: it is not over."""
@@ -118,7 +119,7 @@ def run_of(view: ProcessView, sandbox_id: str, *, most: int) -> CommandRun:
         stdout=out.head,
         stderr=err.head,
         truncated=out.cut or err.cut,
-        exit_code=view.exit_code,
+        exit_code=view.exit_code if view.status in ("completed", "failed") else None,
         started_at=view.started_at,
         finished_at=view.ended_at if ended else None,
         reason=view.ending.reason if view.ending else None,

@@ -99,7 +99,7 @@ def refuse_unknown_here(capabilities: Capabilities, spec: Spec) -> None:
     if spec.image is not None and not capabilities.images:
         raise CannotEnforce(
             f"{capabilities.backend} runs programs of this machine's /usr and knows no images; "
-            "leave the image out, or ask for the backend docker, which runs them",
+            "leave the image out, or take backend: docker, which runs them",
             image=spec.image,
             alternative="docker",
         )

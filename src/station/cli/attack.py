@@ -29,6 +29,10 @@ AttackedOption = Annotated[
         "--backend", metavar="B", help="With --attack: this one; may be repeated. [default: all that isolate]"
     ),
 ]
+AttackedImageOption = Annotated[
+    str | None,
+    typer.Option("--image", metavar="IMAGE", help="With --attack: for backends with images. [default: the station's]"),
+]
 _PROGRAMS = Path(__file__).resolve().parents[1] / "_attacks"
 _HOST = (
     "the backend host isolates nothing: the attacks run on this machine as the user of its boxes, and HARM shows what "
@@ -36,16 +40,16 @@ _HOST = (
 )
 
 
-def attack(backends: Sequence[str], *, asked: bool, as_json: bool) -> int:
+def attack(backends: Sequence[str], image: str | None = None, *, asked: bool, as_json: bool) -> int:
     """The exit code: 0 all that is guaranteed held, 1 an attack got somewhere, 125 something could not be tried."""
     from station.core import safe_attacks as safe
 
     if not asked:
-        raise InvalidInput("--backend goes with --attack", field="backend")
+        raise InvalidInput("--backend and --image go with --attack", field="attack")
     program = _program()
     with connect() as client:
         chosen = _choose(client, backends)
-        verdicts = _attacked(client, chosen, program)
+        verdicts = _attacked(client, chosen, program, image)
     code = safe.exit_code(verdicts)
     if as_json:
         print_json({"exit_code": code, "attacks": verdicts, "left_out": safe.LEFT_OUT})
@@ -75,7 +79,7 @@ def _choose(client: Client, wanted: Sequence[str]) -> list[Capabilities]:
     answers = {answer.backend: answer for answer in client.doctor().backends}
     for name in wanted:
         if name not in answers:
-            client.run("", backend=name)  # the station has the sentence for it, as where it does not allow the backend
+            client.check(backend=name)  # the station has the sentence for it, as where it does not allow the backend
             raise InvalidInput(f"`stn doctor` shows no backend {name!r}{suggestion(name, answers)}", field="backend")
     chosen = [answers[name] for name in dict.fromkeys(wanted)]
     chosen = chosen or [each for each in answers.values() if each.available and each.grade is not Grade.NONE]
@@ -90,7 +94,7 @@ def _choose(client: Client, wanted: Sequence[str]) -> list[Capabilities]:
     return chosen
 
 
-def _attacked(client: Client, chosen: Sequence[Capabilities], program: bytes) -> list[Verdict]:
+def _attacked(client: Client, chosen: Sequence[Capabilities], program: bytes, image: str | None) -> list[Verdict]:
     from station.client._progress import Bar
     from station.core.safe_attacks import SAFE
 
@@ -100,7 +104,7 @@ def _attacked(client: Client, chosen: Sequence[Capabilities], program: bytes) ->
     with Bar("attacking", len(SAFE) * len(chosen), shown=None) as bar:
         for capabilities in chosen:
             with Outside(Path(client.home)) as outside:
-                for verdict in Siege(client, capabilities, program, outside).verdicts():
+                for verdict in Siege(client, capabilities, program, outside, image=image).verdicts():
                     verdicts.append(verdict)
                     bar.advance()
     return verdicts
@@ -112,7 +116,8 @@ def _table(capabilities: Capabilities, verdicts: Sequence[Verdict]) -> str:
     target = target_of(capabilities)
     name = capabilities.backend + (f" ({target})" if target != capabilities.backend else "")
     if all(verdict.outcome is Outcome.NOT_RUN for verdict in verdicts):
-        return f"{name}: could not be attacked: {escape(verdicts[0].found)}"
+        hint = " (--image names one that is there)" if capabilities.images else ""
+        return f"{name}: could not be attacked: {escape(verdicts[0].found)}{hint}"
     lines = [f"{name}: isolation {capabilities.grade}", f"  CASE  {'WHAT HAPPENED':15}  WHAT WAS TRIED"]
     for verdict in verdicts:
         word = "HARM" if verdict.outcome is Outcome.HARM else verdict.outcome.value

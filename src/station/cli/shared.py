@@ -93,6 +93,7 @@ def complain(error: StationError, *, as_json: bool = False) -> int:
 
 # A failure names the knob as the SDK has it; here it is an option.
 _OPTIONS = {
+    "backend: docker": "--backend docker",
     "best_effort: true": "--best-effort",
     "skip_outer_links: true": "--skip-outer-links",
     "limits.memory_mb": "--memory-mb",
@@ -101,7 +102,10 @@ _OPTIONS = {
     "timeout_seconds": "--timeout",
 }
 _KNOB = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _OPTIONS))})(?!\w)")
-_HINTS = {"sandbox_not_found": "; `stn ls` shows those there are, `stn open NAME` makes one"}
+_HINTS = {
+    "sandbox_not_found": "; `stn ls` shows those there are, `stn open NAME` makes one",
+    "unauthenticated": "; `stn` shows the one in STN_TOKEN",
+}
 
 
 def note(text: str) -> None:

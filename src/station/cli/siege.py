@@ -128,9 +128,19 @@ class _CouldNotRunError(Exception):
 class Siege:
     """The attacks on one backend, in sandboxes that are gone afterwards however this ends."""
 
-    def __init__(self, client: Client, capabilities: Capabilities, program: bytes, outside: Outside) -> None:
+    def __init__(
+        self,
+        client: Client,
+        capabilities: Capabilities,
+        program: bytes,
+        outside: Outside,
+        *,
+        image: str | None = None,
+    ) -> None:
+        """`image`: of its boxes, where the backend has images. `None`: the station's."""
         self._client, self._capabilities = client, capabilities
         self._program, self._outside = program, outside
+        self._image = image if capabilities.images else None
         self._target = safe.target_of(capabilities)
         self._facts: Mapping[str, Sequence[str]] = {}
 
@@ -170,7 +180,12 @@ class Siege:
         with ExitStack() as stack:
             stack.callback(self._client.delete, name)  # before it is there: an interrupt may come in between
             sandbox = self._client.open(
-                name, backend=self._capabilities.backend, limits=Limits(**limits), best_effort=True, temporary=True
+                name,
+                backend=self._capabilities.backend,
+                image=self._image,
+                limits=Limits(**limits),
+                best_effort=True,
+                temporary=True,
             )
             sandbox.files.write(PROGRAM, self._program, mode=0o755)
             yield sandbox

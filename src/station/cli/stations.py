@@ -12,10 +12,10 @@ import typer
 from station.core.display import escape
 from station.core.errors import StationUnreachable
 
-from .attack import AttackedOption, AttackOption
+from .attack import AttackedImageOption, AttackedOption, AttackOption
 from .attack import attack as run_attacks
 from .diagnosis import audit_lines, report
-from .shared import JsonOption, complain, connect, print_json
+from .shared import JsonOption, complain, connect, note, print_json
 from .text import ago
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ def status(*, json: JsonOption = False) -> None:
         f"backend {view.default_backend or 'none that works'}; sandboxes {view.sandboxes}, with a box {view.live_boxes}"
     )
     print(f"running processes {view.running_processes}; boxes made ahead {view.pool_boxes}")
+    _tell_of_settings(view)
+
+
+def _tell_of_settings(view: StationView) -> None:
+    if view.settings_changed:
+        note("station.yaml was changed since the station started: `stn stop`, and the next command starts it with that")
 
 
 def _state(home: str, view: StationView | None = None) -> dict[str, Any]:
@@ -83,7 +89,13 @@ def version(*, json: JsonOption = False) -> None:
     print_json({"version": __version__}) if json else print(f"stn {__version__}")
 
 
-def doctor(*, attack: AttackOption = False, backend: AttackedOption = None, json: JsonOption = False) -> None:
+def doctor(
+    *,
+    attack: AttackOption = False,
+    backend: AttackedOption = None,
+    image: AttackedImageOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show what is enforced on this machine, by what, or why not.
 
     For each backend, limit by limit, with what would help where something cannot be enforced; then the audit of this
@@ -96,17 +108,18 @@ def doctor(*, attack: AttackOption = False, backend: AttackedOption = None, json
     slowing other processes, using up descriptors, filling disks. Then it exits with 0 where all that is guaranteed
     held, 1 where an attack got somewhere, 125 where something could not be tried.
     """
-    if attack or backend:
-        raise typer.Exit(run_attacks(backend or [], asked=attack, as_json=json))
+    if attack or backend or image:
+        raise typer.Exit(run_attacks(backend or [], image, asked=attack, as_json=json))
     with connect() as client:
         try:
-            found = client.doctor()
+            found, view = client.doctor(), client.info()
         except StationUnreachable as error:
             raise typer.Exit(_without_station(error, Path(client.home), as_json=json)) from None
     if json:
         print_json(found)
     else:
         print(report(found, colours=sys.stdout.isatty()))
+    _tell_of_settings(view)
     raise typer.Exit(0 if any(answer.available for answer in found.backends) else 1)
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from station.core.display import escape
-from station.core.errors import AlreadyExists, FileNotFound
+from station.core.errors import AlreadyExists, FileNotFound, InvalidInput
 from station.core.paths import encode_name
 from station.core.stored import check_key
 
-from .files import bar
+from .files import bar, split
 from .shared import JsonOption, connect, print_json
 from .text import table
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from station.core.stored import StoredFile
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="As files/f_…; a bare one is below files/.")]
+KeyOption = Annotated[str | None, typer.Option(metavar="KEY", help="[default: files/ and a new id]")]
+TtlOption = Annotated[str | None, typer.Option(metavar="DUR", help="Remove it after so long: 90s, 15m, 12h, 7d, 2w.")]
 StationOption = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +41,7 @@ def register(app: typer.Typer) -> None:
     files = typer.Typer(
         help="Keep files in the station's store; sandboxes are given them by key.", no_args_is_help=True
     )
-    for command in (upload, download, info, delete):
+    for command in (upload, download, info, delete, stage, publish):
         files.command(command.__name__, no_args_is_help=True)(command)
     files.command("list")(list_)
     app.add_typer(files, name="files")
@@ -48,10 +50,8 @@ def register(app: typer.Typer) -> None:
 def upload(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A file; - for standard input.")],
     *,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="[default: files/ and a new id]")] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="DUR", help="Remove it after so long: 90s, 15m, 12h, 7d, 2w.")
-    ] = None,
+    key: KeyOption = None,
+    ttl: TtlOption = None,
     station: StationOption = None,
     verbose: VerboseOption = False,
     json: JsonOption = False,
@@ -127,10 +127,12 @@ def delete(
 ) -> None:
     """Remove a file from the store."""
     name = check_key(key)
-    if not force and not _agrees(f"Delete file '{escape(name)}'? [y/N]: "):
-        print("Cancelled")
-        raise typer.Exit(1)
     with _connect(station) as client:
+        if not force:
+            size = _size(client.files.info(name).size)  # nobody is asked about what is not there
+            if not _agrees(f"Delete file '{escape(name)}' ({size})? [y/N]: "):
+                print("Cancelled")
+                raise typer.Exit(1)
         if not client.files.delete(name):
             raise FileNotFound(f"file not found: {name}", key=name)
     print_json({"deleted": name}) if json else print(f"Deleted: {escape(name)}")
@@ -141,6 +143,50 @@ def info(key: KeyArgument, *, station: StationOption = None, json: JsonOption = 
     with _connect(station) as client:
         stored = client.files.info(key)
     print_json(stored) if json else print(_block(stored))
+
+
+def stage(
+    key: KeyArgument,
+    target: Annotated[
+        str, typer.Argument(metavar="NAME:PATH", help="A sandbox, and a place in it; a folder ends in /.")
+    ],
+    *,
+    station: StationOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give a sandbox a file of the store, straight from there and checked by its digest.
+
+    A file that is there is overwritten. In a folder it gets the end of its KEY as its name.
+    """
+    name, path = _place(target)
+    with _connect(station) as client:
+        files = client.get(name).files
+        wanted = check_key(key)
+        staged = files.stage(wanted, f"{path}{posixpath.basename(wanted)}" if path.endswith("/") else path)
+    print_json(staged) if json else print(f"Staged: {escape(name)}:{escape(staged.path)} ({_size(staged.size)})")
+
+
+def publish(
+    source: Annotated[str, typer.Argument(metavar="NAME:PATH", help="A sandbox, and a file in it.")],
+    *,
+    key: KeyOption = None,
+    ttl: TtlOption = None,
+    station: StationOption = None,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Put a file of a sandbox into the store, straight from there; a KEY that is there is overwritten."""
+    name, path = _place(source)
+    with _connect(station) as client:
+        stored = client.get(name).files.publish(path, key, ttl=ttl)
+    _tell("Published", stored.key, stored, verbose=verbose, json=json)
+
+
+def _place(word: str) -> tuple[str, str]:
+    found = split(word)
+    if found is None:
+        raise InvalidInput(f"{word[:80]!r} is no place in a sandbox; that is NAME:PATH", field="path")
+    return found
 
 
 def _connect(station: str | None) -> Client:
@@ -157,8 +203,9 @@ def _target(client: Client, key: str, output: str | None) -> Path:
     if output is not None and not folder:
         return Path(output)
     stored = client.files.info(key)
-    # The store is not asked for a path: a name from there never leads anywhere else.
+    # A name from the store never leads anywhere else, and hides nothing: `.envrc` would be run by some shells.
     name = posixpath.basename(stored.metadata.get("original_filename", "")) or posixpath.basename(stored.key)
+    name = name.lstrip(".") or "file"
     target = Path(output or ".") / name
     if target.exists():
         raise AlreadyExists(f"{encode_name(name)} exists already; name another with -o", path=encode_name(name))
@@ -205,4 +252,9 @@ def _size(size: float) -> str:
 
 
 def _time(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if at is None:
+        return "never"
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):  # of another version, say
+        return f"{at:.0f}"

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 from station.core.errors import InvalidInput
 
 VARIABLE = "STN_TOKEN"
+_BARE = re.compile(r"(127(\.\d{1,3}){3}|localhost|\[::1\]):\d{1,5}/?")
+"""Loopback and a port, as listeners are told of."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ def remote(url: str, token: str | None = None) -> Remote:
         plain, port = parts.scheme == "http", parts.port
     except ValueError:
         plain, port = False, -1
+    if _BARE.fullmatch(url):
+        raise InvalidInput(f"an address of a station begins with http:// or https://: http://{url}", field="station")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.username is not None:
         raise InvalidInput(
             f"{url[:80]!r} is no address of a station; it looks like https://station.example:7311", field="station"

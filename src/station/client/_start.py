@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import select
 import shutil
 import socket
@@ -24,6 +25,8 @@ from ._home import SocketAddress
 START_BOUND_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
 _ROOM_BYTES = 64 * 1024
+_PREFIX = re.compile(r"^(?:stn: |\d{4}-\d\d-\d\dT[\d:.]+Z [a-z]+ [\w.]+: )")
+"""Of a line of the log: when, how bad, which part."""
 _log = logging.getLogger(__name__)
 
 
@@ -192,7 +195,7 @@ def _last_words(log: Path, before: int) -> str:
         file.seek(max(before, log.stat().st_size - 4000))
         text = file.read().decode(errors="replace")
     # Whoever tells this begins with the name of the program too.
-    lines = [line.removeprefix("stn: ") for line in text.splitlines() if line.strip()]
+    lines = [_PREFIX.sub("", line) for line in text.splitlines() if line.strip()]
     if not lines and shutil.disk_usage(log.parent).free < _ROOM_BYTES:
         return f"the disk of {log.parent} is full"
     if not lines:

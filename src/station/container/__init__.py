@@ -12,8 +12,10 @@ from station._adapter.errors import Code, SandboxError, invalid
 from station._adapter.plan import Bounds, Plan, environment, number, place, tenant, text, whole
 from station._adapter.values import Capabilities, CommandRun, FileContent, FileEntry, FileList, Sandbox
 from station.client._build import Isolated
+from station.core.capabilities import ASSERTED, UNRESTRICTED
 from station.core.errors import InvalidInput
-from station.core.spec import Limits
+from station.core.paths import TMP
+from station.core.spec import NETWORK_NONE, Limits, may_be_given
 
 __all__ = [
     "Capabilities",
@@ -31,10 +33,8 @@ MOST_MEMORY_MB = 1_048_576
 MOST_CPUS = 1024
 MOST_PIDS = 1_000_000
 _FIXED = ("HOME", "LANG", "NPM_CONFIG_PREFIX", "PATH", "TMPDIR")
-_NETWORK = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_NOT_OURS = ("host", "default", "private", "slirp4netns", "pasta")
 _USER = re.compile(r"[1-9][0-9]{0,9}:[1-9][0-9]{0,9}")
-_BY_NETWORK = {"none": "none", "bridge": "unrestricted"}
+_BY_NETWORK = {NETWORK_NONE: NETWORK_NONE, "bridge": UNRESTRICTED}
 
 
 class ContainerSandboxAdapter(Adapter):
@@ -101,13 +101,13 @@ class ContainerSandboxAdapter(Adapter):
             settings["docker_runtime"] = text("runtime", runtime)
         if seccomp_profile is not None:
             settings["docker_seccomp"] = _profile(seccomp_profile)
-        if network != "none":
+        if network != NETWORK_NONE:
             settings |= {"docker_network": network, "docker_network_restricted": network_restricted}
         if tenant(tenant_id) is not None:
             settings["serves_others"] = True
         where: Isolated = {"backend": "docker", "image": image, "limits": _limits(cpus, memory_mb, pids_limit)}
-        if network == "none":
-            where["network"] = "none"
+        if network == NETWORK_NONE:
+            where["network"] = NETWORK_NONE
         super().__init__(
             Plan(
                 name=engine,
@@ -116,9 +116,9 @@ class ContainerSandboxAdapter(Adapter):
                 bounds=bounds,
                 where=where,
                 settings=settings,
-                env={key: value for key, value in given.items() if key not in _FIXED} | {"TMPDIR": "/tmp"},  # noqa: S108
-                network=_BY_NETWORK.get(network, "asserted by operator" if network_restricted else "unrestricted"),
-                network_restricted=network == "none" or network_restricted,
+                env={key: value for key, value in given.items() if key not in _FIXED} | {"TMPDIR": TMP},
+                network=_BY_NETWORK.get(network, ASSERTED if network_restricted else UNRESTRICTED),
+                network_restricted=network == NETWORK_NONE or network_restricted,
                 tenant_id=tenant_id,
                 engine=engine,
                 executable=None if executable is None else text("executable", executable),
@@ -141,7 +141,7 @@ def _profile(path: str | os.PathLike[str]) -> str:
 
 
 def _check_network(network: object, *, restricted: object) -> None:
-    if not isinstance(network, str) or not _NETWORK.fullmatch(network) or network in _NOT_OURS:
+    if not isinstance(network, str) or not may_be_given(network):
         raise invalid(f"network is none, bridge or the name of one of the engine's; {network!r} is not")
     if not isinstance(restricted, bool):
         raise invalid("network_restricted is true or false")

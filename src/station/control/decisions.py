@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -12,6 +13,9 @@ from station.core.records import SandboxRecord
 from station.core.spec import DEFAULT_LIMITS, NETWORK_NONE, Limits, Spec
 from station.core.states import State
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, OpenRequest, RunRequest
+
+GIVEN = "given"
+"""In the policy of a record: the operator's choices that its first box was made with, in words."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,14 @@ def is_over(record: SandboxRecord, *, in_use: bool, now: float) -> bool:
     nobody asks for any more would hold its sandbox for ever."""
     at = remove_at(record, last_use=record.last_active_at)
     return at is not None and not in_use and now >= at
+
+
+def changed(record: SandboxRecord, now: Mapping[str, str]) -> str | None:
+    """Which of the operator's choices is otherwise now than when the sandbox was made; `None`: none that is known."""
+    for name, made in record.policy.get(GIVEN, {}).items():
+        if now.get(name, made) != made:
+            return f"it was made with the {name} {made!r}, and boxes are made with {now[name]!r} now"
+    return None
 
 
 def check_same(record: SandboxRecord, request: OpenRequest, *, timeout_seconds: float) -> None:

@@ -25,6 +25,9 @@ class Boxes(Protocol):
         """For the spec of a box whose caller names no network: `none`, or the operator's. Raises as `check` does for a
         backend that there is not."""
 
+    async def given(self, spec: Spec) -> dict[str, str]:
+        """The operator's choices that a box of that spec would be made with now, in words."""
+
     def is_live(self, record: SandboxRecord) -> bool:
         """Whether the box of that very generation is here and its guest can be spoken to."""
 

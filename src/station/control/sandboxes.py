@@ -19,7 +19,7 @@ from station.core.wire import OpenRequest
 from station.store.registry import Damaged, Listing, Registry
 
 from .admission import Admission
-from .decisions import Defaults, Step, check_same, is_over, make_spec, next_step, undone
+from .decisions import GIVEN, Defaults, Step, check_same, is_over, make_spec, next_step, undone
 from .locks import KeyedLocks
 from .ports import UNKNOWN_BACKEND, Boxes, Made
 from .tool_ids import ToolIds
@@ -260,6 +260,7 @@ class Sandboxes:
             fence=old.fence if old else 0,
             timers=Timers(remove_after_idle_seconds=defaults.idle_timeout_seconds if request.temporary else None),
             tool_id=new_tool_id(now),
+            policy={GIVEN: await self._boxes.given(spec)},
             timeout_seconds=request.timeout_seconds,
         )
         async with self._admission.place():

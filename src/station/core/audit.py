@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .capabilities import Capabilities, Grade, Level
-from .machine import Disk, Engine, Machine, runc_is_mended, user_namespaces_closed
+from .machine import (
+    CONTROLLERS,
+    OLDEST_API,
+    WSL_1,
+    Disk,
+    Engine,
+    Machine,
+    runc_is_mended,
+    user_namespaces_closed,
+)
 
 ROOM = 0.1
 """The share of a disk, and of its inodes, that must be free."""
 ENOUGH_INSTANCES = 1024
-OLDEST_API = (1, 41)
 
 
 class Status(StrEnum):
@@ -67,8 +75,7 @@ def machine_checks(machine: Machine) -> list[Check]:
 def _kernel(machine: Machine) -> Check:
     found = f"Linux {machine.release} on {machine.architecture}, Python {machine.python}"
     if machine.wsl == 1:
-        found, remedy = "WSL 1 has no Linux kernel, so no namespaces", "wsl --set-version DISTRIBUTION 2"
-        return Check("kernel", "kernel", Status.RED, found, remedy)
+        return Check("kernel", "kernel", Status.RED, *WSL_1)
     if machine.wsl == 2:
         return Check("kernel", "kernel", Status.OK, f"{found} (WSL 2: the kernel is Microsoft's)")
     return Check("kernel", "kernel", Status.OK if machine.release else Status.UNKNOWN, found)
@@ -110,7 +117,7 @@ def _cgroups(machine: Machine) -> Check:
     if machine.cgroup_version is None:
         return Check("cgroups", title, Status.WARNING, "no cgroup file system is mounted", help_)
     version = f"version {machine.cgroup_version}"
-    lacking = sorted({"memory", "cpu", "pids"} - machine.controllers)
+    lacking = sorted(CONTROLLERS - machine.controllers)
     if not lacking:
         return Check("cgroups", title, Status.OK, f"{version}, with memory, cpu and pids")
     found = f"{version}; the station may not give its boxes {', '.join(lacking)}"
@@ -328,7 +335,7 @@ def _default_runtime(engine: Engine) -> Check:
 def _controllers(engine: Engine) -> Check:
     title, version = "limits of the engine", f"cgroup v{engine.cgroup_version}"
     help_ = "cgroup v2 with systemd and delegation, or an engine of root's"
-    lacking = sorted({"memory", "cpu", "pids"} - engine.controllers)
+    lacking = sorted(CONTROLLERS - engine.controllers)
     if lacking:
         status = Status.WARNING if lacking == ["cpu"] else Status.RED
         return _needed(engine, "cgroups", title, status, (f"{version}; it cannot limit {', '.join(lacking)}", help_))

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+UNRESTRICTED = "unrestricted"
+ASSERTED = "asserted by operator"
+"""Words for what a box can reach, beside `none`: see `Capabilities.network`."""
+
 
 class Grade(StrEnum):
     """Isolation grade, weakest first; never lowered silently."""
@@ -58,6 +62,8 @@ class Capabilities:
     """The one command that would make it available, or `None`."""
     passing: bool = False
     """Whether it may be available soon, without anybody's help: an engine that restarts."""
+    unkept: bool = False
+    """Whether a setting of the operator's is the reason, which cannot be kept here: who asks is told CannotEnforce."""
     limits: dict[str, LimitReport] = field(default_factory=dict)
     """By limit: memory_mb, cpus, pids, open_files, workspace_mb, tmp_mb, shm_mb, max_file_size_bytes."""
     network: str = "none"
@@ -66,6 +72,9 @@ class Capabilities:
     has looked at, something else holds. Of a box: what that box can reach."""
     operator_network: bool = False
     """Whether that is a choice of the operator's; then `none` by name gives nothing."""
+    given: dict[str, str] = field(default_factory=dict)
+    """The operator's choices that every box is made with, in words: `network` of callers who name none, `seccomp`. A
+    record keeps those of its first box, so that a change can be told."""
     guest_uid: GuestUid = GuestUid.SHARED
     containment: str = "unknown"
     """`pidns` or `subreaper`: how a command's descendants are ended with it."""

@@ -1,7 +1,8 @@
-"""What runs the code of each runtime."""
+"""What runs the code of each runtime, and a line of shell."""
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 
 
@@ -20,3 +21,10 @@ INTERPRETERS = {
     "bash": Interpreter("bash", "main.sh", "bash"),
 }
 """By runtime: all of `spec.RUNTIMES`."""
+
+
+def shell_argv(shell: str) -> tuple[str, ...]:
+    """The shell up to `-c`, without start-up files."""
+    if posixpath.basename(shell) == "bash":
+        return (shell, "--noprofile", "--norc", "-c")
+    return (shell, "-c")

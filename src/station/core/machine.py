@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+CONTROLLERS = frozenset({"memory", "cpu", "pids"})
+"""Of cgroups: those that the limits of a box need."""
+OLDEST_API = (1, 41)
+"""Of an engine, that Station speaks: Docker 20.10."""
+
 
 @dataclass(frozen=True)
 class Disk:
@@ -102,6 +107,8 @@ class Switch:
     remedy: str
 
 
+WSL_1 = ("WSL 1 has no Linux kernel, so no namespaces", "wsl --set-version DISTRIBUTION 2")
+"""What is amiss there, and what helps."""
 USER_NAMESPACES = (
     Switch(
         "user.max_user_namespaces",

@@ -14,6 +14,8 @@ from .errors import InvalidInput, PathRefused
 
 WORKSPACE = "/workspace"
 HOME = "/home/node"
+HOME_WORKSPACE = f"{HOME}/workspace"
+"""The other name of the workspace."""
 TMP = "/tmp"  # noqa: S108 - the sandbox's own, not this machine's
 ROOTS = (WORKSPACE, HOME, TMP)
 MAX_PATH_BYTES = 4096
@@ -49,8 +51,8 @@ def resolve(path: str, *, cwd: str = WORKSPACE) -> SandboxPath:
         path = "/" + path
     absolute = posixpath.normpath(posixpath.join(cwd, path))
     absolute = "/" + absolute.lstrip("/")
-    if absolute == f"{HOME}/workspace" or absolute.startswith(f"{HOME}/workspace/"):
-        absolute = WORKSPACE + absolute[len(f"{HOME}/workspace") :]
+    if absolute == HOME_WORKSPACE or absolute.startswith(f"{HOME_WORKSPACE}/"):
+        absolute = WORKSPACE + absolute[len(HOME_WORKSPACE) :]
     _check_lengths(absolute)
     for root in ROOTS:
         if absolute == root:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import posixpath
+import re
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -16,8 +17,15 @@ NETWORK_OPERATOR = "operator"
 """What the operator has given to boxes whose caller names no network; it follows the operator's setting."""
 ENGINE_NETWORKS = ("host", "default", "private", "slirp4netns", "pasta")
 """Words of engines for the machine's own network, or for one that nobody has named: never a box's."""
+_NETWORK_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 FORBID_EXTRA = {"extra": "forbid"}
 """How pydantic is to treat unknown keys, where untrusted input becomes one of these classes."""
+
+
+def may_be_given(network: str) -> bool:
+    """Whether an operator may give that network of an engine to boxes: none, or one with a plain name that is not the
+    machine's own."""
+    return _NETWORK_NAME.fullmatch(network) is not None and network.lower() not in ENGINE_NETWORKS
 
 
 def check_network(network: str | None) -> None:

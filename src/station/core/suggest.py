@@ -25,5 +25,15 @@ def near_name(name: str, names: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def slip_of(name: str, known: Iterable[str], *, least: float = 0.8) -> str | None:
+    """The one that `name` is but for a slip of the fingers; the first word, which all have, proves nothing.
+
+    `least`: how alike the rest must be, 1 being equal. `None`: it is like none of them.
+    """
+    rest = name.partition("_")[2]
+    likeness, close = max(((_likeness(rest, one.partition("_")[2]), one) for one in known), default=(0.0, ""))
+    return close if likeness >= (_SLIP if close in _DELICATE else least) else None
+
+
 def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .audit import Check
-from .capabilities import Capabilities, Grade, GuestUid, Level
+from .capabilities import ASSERTED, Capabilities, Grade, GuestUid, Level
 
 MINIMUM = Grade.CONTAINER
 """Where the operator names none."""
-CLOSED_NETWORKS = ("none", "enforced", "asserted by operator")
+CLOSED_NETWORKS = ("none", "enforced", ASSERTED)
 """What a box may have: nothing, the door, or a network that the operator vouches for."""
 
 

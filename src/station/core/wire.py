@@ -150,6 +150,9 @@ class SandboxView:
     """Of its commands that name none."""
     remove_at: float | None = None
     """When it will be removed with its files unless it is used before; `None`: kept until somebody deletes it."""
+    changed: str | None = None
+    """Which of the operator's choices, network or seccomp profile, is otherwise now than when it was made; its next box
+    is made with that of now. `None`: none."""
 
 
 @dataclass(frozen=True)
@@ -406,9 +409,11 @@ class StationView:
     """Of commands and runs that name none."""
     max_stdout_bytes: int = DEFAULT_SHOWN_BYTES
     """Of each output stream, what the agent's tools show."""
-    settings: str = ""
-    """SHA-256 of the `station.yaml` that it has read, another where variables of its environment go before what that
+    settings_sha256: str = ""
+    """Of the `station.yaml` that it has read, another where variables of its environment go before what that
     says of sandboxes."""
+    settings_changed: bool = False
+    """Whether `station.yaml` is another now than the one that it goes by: it is read at the start alone."""
     pulls: tuple[PullView, ...] = ()
     """Those under way."""
     api: int = 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Mapping
 
 from station._adapter.adapter import Adapter
 from station._adapter.errors import Code, SandboxError
 from station._adapter.plan import Bounds, Plan, environment, place, text
 from station._adapter.values import Capabilities, CommandRun, FileContent, FileEntry, FileList, Sandbox
+from station.core.interpreters import shell_argv
 
 __all__ = [
     "Capabilities",
@@ -67,14 +67,7 @@ class HostSandboxAdapter(Adapter):
                 where={"backend": "host"},
                 settings={"allow_host": True},
                 env={key: value for key, value in given.items() if key not in _FIXED},
-                shell=None if shell is None else _shell(text("shell", shell, forbidden="\0")),
+                shell=None if shell is None else shell_argv(text("shell", shell, forbidden="\0")),
                 isolated=False,
             )
         )
-
-
-def _shell(program: str) -> tuple[str, ...]:
-    """Up to the command; without start-up files."""
-    if posixpath.basename(program) == "bash":
-        return (program, "--noprofile", "--norc", "-c")
-    return (program, "-c")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from station.core.errors import Busy, InvalidInput, Unavailable
-from station.store.durable import write_private
+from station.durable import write_private
 
 FILE = "listening.json"
 _FORM = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<host>[^:\[\]]*)):(?P<port>[0-9]{1,5})")

@@ -63,7 +63,8 @@ async def open_(station: Station, request: Request) -> Response:
 async def check(station: Station, request: Request) -> Response:
     Query(request)
     station.check_enabled()
-    return answers.one(await station.would_be(await read_json(request, OpenRequest)))
+    wanted = await read_json(request, OpenRequest)
+    return answers.one(await while_connected(request, station.would_be(wanted)))
 
 
 async def list_(station: Station, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ import station
 from station.core.wire import StationView
 
 from . import answers
+from .settings import is_changed
 from .station import Station
 
 
@@ -33,7 +35,8 @@ async def info(this: Station, _request: Request) -> Response:
             running_processes=len(this.processes.running()),
             timeout_seconds=this.settings.sandbox.timeout_seconds,
             max_stdout_bytes=this.settings.sandbox.max_stdout_bytes,
-            settings=this.settings.digest,
+            settings_sha256=this.settings.digest,
+            settings_changed=await asyncio.to_thread(is_changed, this.settings),
             pulls=tuple(this.boxes.fetches()),
         )
     )

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from annotated_types import Ge, Gt, Le
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict
 
-from station.backends.docker import OperatorNetwork
+from station.backends.docker import OperatorNetwork, registries
+from station.core import placeholders
 from station.core.capabilities import Grade
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
-from station.core.suggest import suggestion
+from station.core.suggest import near_name, slip_of, suggestion
 from station.core.tenancy import MINIMUM
 from station.core.wire import (
     DEFAULT_KEPT_BYTES,
@@ -34,7 +33,7 @@ from station.store.directory import GIB
 from station.validate import from_plain
 from station.worker.journal import KEPT_FINISHED
 
-from . import listen
+from . import listen, yamlfile
 
 FILE = "station.yaml"
 MAX_SHOWN_BYTES = 512 * 1024
@@ -44,9 +43,21 @@ _MOST_BYTES = 1 << 50
 _FORBID = ConfigDict(extra="forbid", allow_inf_nan=False)
 _VARIABLE = "variable"
 """In a field's metadata: the variable of a key that has another than its place says."""
-_EXPANDED = re.compile(r"\$?\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+AUTH = "sandbox.registry_auth"
 # Of the environment, but of no station: who reads them says so.
 _OTHERS = ("STN_HOME", "STN_TOKEN", "STN_FAIL", "STN_CODE_", "STN_TEST_")
+_SECTIONS = ("STN_SANDBOX_", "STN_FILES_")
+"""Ours alone: no other program's variables begin so."""
+
+
+def _off(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+def _listed(value: Any) -> Any:
+    """Variables hold strings alone."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -128,12 +139,18 @@ class SandboxSettings:
     """Whether the operator asserts that something else holds what that network reaches."""
     docker_seccomp: str | None = None
     """Absolute path of the seccomp profile of boxes in an engine. Unset: Station's own."""
+    docker_workspace_quota: Annotated[Literal["auto", "off"], BeforeValidator(_off)] = "auto"
+    """Whether home and workspace of a sandbox in an engine have a size, where that can be had. Of new sandboxes."""
     pull: Literal["never", "missing"] = "never"
     """Whether an image that the engine lacks is pulled."""
+    pull_from: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
+    """The registries that callers' images may come from; in a string, between commas. Unset: those of the operator's
+    images and credentials, and Docker Hub."""
     registry_auth: RegistryAuthSettings = field(default_factory=RegistryAuthSettings)
 
     def __post_init__(self) -> None:
         OperatorNetwork(self.docker_network, self.docker_network_restricted)
+        registries(self.pull_from or ())
 
 
 @dataclass(frozen=True)
@@ -177,20 +194,42 @@ def load(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     that is out of bounds; the sentence begins with where it stands."""
     path = home / FILE
     raw = _bytes(path) if path.exists() else b""
-    values = expanded(_read(path, raw), environ, where=f"{path}: ")
+    read = _read(path, raw)
+    _check_names_beside_secrets(read, f"{path}: ")
+    values = expanded(read, environ, where=f"{path}: ")
     if "home" in values:
         raise InvalidInput(f"{path}: home is set by --home or STN_HOME", field="home")
     if "digest" in values:
         raise InvalidInput(f"{path}: digest is told by a station, not to it", field="digest")
     from_plain(Settings, {**values, "home": home}, where=f"{path}: ")
-    laid = _lay_over(values, environ)
-    digest = hashlib.sha256(raw + "".join(f"\0{name}={value}" for name, value in laid).encode()).hexdigest()
+    _lay_over(values, environ)
+    digest = _digest(raw, environ)
     return from_plain(Settings, {**values, "home": home, "digest": digest}, where="environment over station.yaml: ")
 
 
+def is_changed(settings: Settings, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `station.yaml` is another now than it was when `load` read these from it, with the same `environ`."""
+    if not settings.digest:  # made by a program, from no file
+        return False
+    path = settings.home / FILE
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+    except OSError:  # it could be read then
+        return True
+    return settings.digest != _digest(raw, environ)
+
+
+def _digest(raw: bytes, environ: Mapping[str, str]) -> str:
+    """No credentials are in it."""
+    policy = {name for name, place in variables() if place[0] == "sandbox" and place[1] != "registry_auth"}
+    laid = sorted((name, value) for name, value in environ.items() if name in policy and value)
+    return hashlib.sha256(raw + "".join(f"\0{name}={value}" for name, value in laid).encode()).hexdigest()
+
+
 def expanded(value: Any, environ: Mapping[str, str], *, where: str, key: str = "") -> Any:
-    """`value` with `${VAR}` and `${VAR:-default}` in its strings replaced, `$${` by `${`. Raises InvalidInput, which
-    names the variable and the key, for one that is not set."""
+    """`value` with `${VAR}` and `${VAR:-default}` in its strings replaced, `$${VAR}` by `${VAR}`. Raises InvalidInput,
+    which names the key and the variable, for one that is not set; a name that may be a piece of a secret is left out.
+    """
     if isinstance(value, dict):
         return {
             name: expanded(item, environ, where=where, key=f"{key}.{name}" if key else str(name))
@@ -200,22 +239,22 @@ def expanded(value: Any, environ: Mapping[str, str], *, where: str, key: str = "
         return [expanded(item, environ, where=where, key=key) for item in value]
     if not isinstance(value, str):
         return value
+    named = not key.startswith(AUTH) or placeholders.is_name_alone(value)
 
-    def one(found: re.Match[str]) -> str:
-        if found[0].startswith("$$"):
-            return found[0][1:]
-        if given := environ.get(found["name"]) or found["default"]:
+    def one(name: str, default: str | None) -> str:
+        if given := environ.get(name) or default:
             return given
-        if found["default"] is None:
+        if default is None:
+            which, form = (f"the variable {name}", name) if named else ("a variable", "VAR")
             raise InvalidInput(
-                f"{where}{key} is to come from the variable {found['name']}, which is not set; set it where the "
-                f"station starts, or write ${{{found['name']}:-DEFAULT}}",
+                f"{where}{key} is to come from {which}, which is not set; set it where the station starts, or write "
+                f"${{{form}:-DEFAULT}}; $${{{form}}} stands for ${{{form}}} itself",
                 field=key,
-                variable=found["name"],
+                variable=name if named else None,
             )
         return ""
 
-    return _EXPANDED.sub(one, value)
+    return placeholders.filled(value, one)
 
 
 def variables(cls: type = Settings, prefix: str = "STN") -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -231,11 +270,9 @@ def variables(cls: type = Settings, prefix: str = "STN") -> Iterator[tuple[str, 
             yield name, (item.name,)
 
 
-def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that were laid over the section `sandbox:`, sorted; no credentials."""
+def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Raises InvalidInput for a variable that is none of ours and was meant to be."""
     known = dict(variables())
-    policy = {name for name, place in known.items() if place[0] == "sandbox" and place[1] != "registry_auth"}
-    laid = sorted((name, value) for name, value in environ.items() if name in policy and value)
     for name, value in environ.items():
         if name in known and value:
             section = values
@@ -243,22 +280,11 @@ def _lay_over(values: dict[str, Any], environ: Mapping[str, str]) -> list[tuple[
                 section = section.setdefault(key, {})
             section[known[name][-1]] = value
         elif name.startswith("STN_") and name not in known and not name.startswith(_OTHERS):
-            hint = suggestion(name, known)
-            # What is close to none of ours may be another program's, but the section is ours alone.
-            if "did you mean" in hint or name.startswith("STN_SANDBOX_"):
+            slip = slip_of(name, known)
+            hint = f"; did you mean {slip!r}?" if slip else suggestion(name, known)
+            # What is a slip of none of ours may be another program's.
+            if slip or name.startswith(_SECTIONS):
                 raise InvalidInput(f"environment: unknown variable {name}{hint}", field=name)
-    return laid
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: one of the two would be lost silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
 
 
 def _bytes(path: Path) -> bytes:
@@ -269,13 +295,25 @@ def _bytes(path: Path) -> bytes:
 
 
 def _read(path: Path, raw: bytes) -> dict[str, Any]:
-    try:
-        found = yaml.load(raw.decode(), Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}", field=FILE) from error
+    names = {name for _, place in variables() for name in place}
+    found = yamlfile.read(raw, names, where=f"{path} ")
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise InvalidInput(f"{path} must hold keys and values", field=FILE)
     # An empty section means its defaults.
     return {str(key): {} if value is None and key in ("sandbox", "files") else value for key, value in found.items()}
+
+
+def _check_names_beside_secrets(values: Mapping[str, Any], where: str) -> None:
+    """Raises InvalidInput for an unknown key of `sandbox.registry_auth` that no slip explains: it may be a secret that
+    stands in the wrong place, and is not named."""
+    sandbox = values.get("sandbox")
+    section = sandbox.get("registry_auth") if isinstance(sandbox, dict) else None
+    if not isinstance(section, dict):
+        return
+    known = sorted(item.name for item in dataclasses.fields(RegistryAuthSettings))
+    if any(not isinstance(name, str) or (name not in known and not near_name(name, known)) for name in section):
+        raise InvalidInput(
+            f"{where}{AUTH} has an unknown key, which is not repeated here; known are {', '.join(known)}", field=AUTH
+        )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from station.backends.base import Backend
 from station.backends.bubblewrap import BubblewrapSettings
-from station.backends.docker import DockerSettings, OperatorNetwork, Pull, RegistryAuth
+from station.backends.docker import DockerSettings, OperatorNetwork, Pull, QuotaMode, RegistryAuth
 from station.backends.host import HostBackend, HostSettings
 from station.backends.registry import DEFAULTS, choose_default, make_backends
 from station.control.decisions import Defaults, as_run, make_spec, with_image
@@ -70,9 +70,11 @@ def backends_of(home: Path, identity: str, settings: Settings) -> Mapping[str, B
             images={name: image for name, image in vars(sandbox.images).items() if image is not None},
             runtime=sandbox.docker_runtime,
             pull=Pull(sandbox.pull),
+            pull_from=sandbox.pull_from,
             auth=RegistryAuth(**vars(sandbox.registry_auth)),
             network=OperatorNetwork(sandbox.docker_network, sandbox.docker_network_restricted),
             seccomp=sandbox.docker_seccomp,
+            workspace_quota=QuotaMode(sandbox.docker_workspace_quota),
         ),
         host=HostSettings(spare_uid=sandbox.spare_uid),
         allow_host=sandbox.allow_host,
@@ -222,17 +224,12 @@ class Station:
     async def fetch(self, request: OpenRequest) -> None:
         """What a new sandbox of that request needs and has to come from elsewhere: without its lock, and ended with
         its caller."""
-        if await self.sandboxes.exists(request.name):
-            return
-        spec = await self._spec(request)
-        await self.boxes.check(spec)
-        await self.boxes.fetch(spec)
+        if not await self.sandboxes.exists(request.name):
+            await self._fetched(request)
 
     async def would_be(self, request: OpenRequest) -> Isolation:
         """How a new sandbox of that request would be isolated; raises as `open` would. Nothing is made."""
-        spec = await self._spec(request)
-        await self.boxes.check(spec)
-        await self.boxes.fetch(spec)
+        spec = await self._fetched(request)
         told = isolation_of(await self.boxes.capabilities(spec.backend), spec)
         values = vars(spec.effective)
         return replace(told, limits={name: replace(it, value=values.get(name)) for name, it in told.limits.items()})
@@ -348,10 +345,15 @@ class Station:
         network = await self.boxes.default_network(request.backend or defaults.backend)
         return make_spec(request, backend=defaults.backend, defaults=defaults.limits, network=network)
 
-    async def _run_spec(self, request: RunRequest) -> Spec:
-        spec = as_run(await self._spec(request))
+    async def _fetched(self, request: OpenRequest | RunRequest) -> Spec:
+        """Its spec, checked, and what a box of it needs is here."""
+        spec = await self._spec(request)
         await self.boxes.check(spec)
         await self.boxes.fetch(spec)
+        return spec
+
+    async def _run_spec(self, request: RunRequest) -> Spec:
+        spec = as_run(await self._fetched(request))
         return with_image(spec, await self.boxes.capabilities(spec.backend))
 
     async def _box_lost(self, uid: str, generation: int, reason: str) -> None:

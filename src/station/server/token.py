@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from station.core.errors import InvalidInput, Refused, Unavailable
-from station.store.durable import write_private
+from station.durable import write_private
 
 FILE = "operator.token"
 VARIABLE = "STN_TOKEN"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from station.control.decisions import remove_at
+from station.control.decisions import changed, remove_at
 from station.core.capabilities import Grade, GuestUid, Isolation
 from station.core.paths import WORKSPACE
 from station.core.records import SandboxRecord
@@ -33,6 +33,7 @@ async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool
         tool_id=record.tool_id,
         timeout_seconds=record.timeout_seconds or station.settings.sandbox.timeout_seconds,
         remove_at=remove_at(record, last_use=station.last_use(record)),
+        changed=changed(record, await station.boxes.given(record.spec)),
     )
 
 

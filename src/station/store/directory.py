@@ -97,7 +97,7 @@ class DirectoryFiles:
                 await in_thread(self._guarded, partial(incoming.write, chunk))
             await in_thread(self._guarded, incoming.finish)
             _check(incoming, facts)
-            return await self._run(partial(self._commit, owner, key, incoming, facts, may_replace))
+            return await self._run(partial(self._commit, owner, key, incoming, facts, may_replace=may_replace))
         finally:
             self.release(taken)
             incoming.discard()
@@ -157,7 +157,9 @@ class DirectoryFiles:
             left.unlink()
         return Catalog(self._path / "catalog.db")
 
-    def _commit(self, owner: Owner, key: str, incoming: _Incoming, facts: Facts, may_replace: MayReplace) -> StoredFile:
+    def _commit(
+        self, owner: Owner, key: str, incoming: _Incoming, facts: Facts, *, may_replace: MayReplace
+    ) -> StoredFile:
         file = StoredFile(
             key, incoming.size, facts.content_type, incoming.checksum, self._now(), facts.expires_at, facts.metadata
         )

@@ -20,6 +20,8 @@ from station.machine import look
 FRESH_SECONDS = 30.0
 """How long an admission goes by what was found before: an engine may be another one after a restart."""
 
+_NONE_ANY_MORE = "there is no engine any more"
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -61,12 +63,9 @@ class Audit:
         checks = await self._of_machine()
         found = []
         for name, backend in self._backends.items():
-            capabilities = await backend.probe()
+            capabilities, of_engine = await self._now(name, await backend.probe())
             found.append(capabilities)
-            try:
-                checks += await self._of_engine(name, capabilities)
-            except StationError as error:
-                checks += [unexamined(name, error.message)] if capabilities.available else []
+            checks += of_engine
         others = {one.backend: missing_layers(one, checks, minimum=self._policy.minimum_isolation) for one in found}
         return Diagnosis(
             backends=found,
@@ -108,6 +107,21 @@ class Audit:
         self._seen[name] = _Seen(checks, self._clock())
         return checks
 
+    async def _now(self, name: str, capabilities: Capabilities) -> tuple[Capabilities, list[Check]]:
+        """A probe keeps its good answer: what it says of an engine that cannot be asked any more is not repeated."""
+        try:
+            checks = await self._of_engine(name, capabilities)
+        except StationError as error:
+            if not capabilities.available:
+                return capabilities, []
+            checks = [unexamined(name, error.message)]
+            gone = error.message if error.retryable else None
+        else:
+            gone = _NONE_ANY_MORE if unexamined(name, _NONE_ANY_MORE) in checks else None
+        if gone is None:
+            return capabilities, checks
+        return replace(capabilities, available=False, reason=gone, remedy=None, passing=True), checks
+
     async def _of_machine(self) -> list[Check]:
         return machine_checks(await asyncio.to_thread(self._machine, self._home))
 
@@ -118,4 +132,4 @@ class Audit:
         engine = await backend.examine()
         if engine is not None:
             return engine_checks(engine, capabilities)
-        return [unexamined(name, "there is none any more")] if capabilities.available else []
+        return [unexamined(name, _NONE_ANY_MORE)] if capabilities.available else []

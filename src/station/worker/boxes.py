@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 from station.backends.base import Backend, Box, Fetching, Labels
 from station.core.capabilities import Capabilities, Isolation
-from station.core.errors import BackendUnavailable, BoxLost, InternalError, InvalidInput, Refused, StationError
+from station.core.errors import (
+    BackendUnavailable,
+    BoxLost,
+    CannotEnforce,
+    InternalError,
+    InvalidInput,
+    Refused,
+    StationError,
+)
 from station.core.records import BoxRef, SandboxRecord
 from station.core.spec import NETWORK_NONE, NETWORK_OPERATOR, Spec
 from station.core.suggest import suggestion
@@ -20,7 +29,7 @@ from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 
 from .failpoints import failpoint
-from .live import LiveBox, isolation_of
+from .live import LiveBox, isolation_of, network_of
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -122,20 +131,31 @@ class LiveBoxes:
         """What the spec of a box says whose caller names no network. It is not widened later: `none` stays."""
         return NETWORK_OPERATOR if (await self.capabilities(backend)).operator_network else NETWORK_NONE
 
+    async def given(self, spec: Spec) -> dict[str, str]:
+        """The operator's choices that a box of that spec would be made with now; nothing where no backend can tell."""
+        if spec.backend not in self.backends:
+            return {}
+        found = dict((await self.capabilities(spec.backend)).given)
+        if spec.network == NETWORK_NONE and found:
+            found["network"] = NETWORK_NONE
+        return found
+
     async def check(self, spec: Spec) -> None:
         """Raises what a backend cannot give, and what policy refuses. Nothing is made or written."""
         backend = self.backend(spec.backend)
         found = await self.capabilities(spec.backend)
         if not found.available:
-            raise BackendUnavailable(
+            with suppress(BackendUnavailable):
+                backend.check(spec)  # it may be a setting that cannot be kept: no failure, and told as that
+            kind = CannotEnforce if found.unkept else BackendUnavailable
+            raise kind(
                 f"backend {spec.backend} cannot run here: {found.reason}",
                 retryable=found.passing,
                 remedy=found.remedy,
                 backend=spec.backend,
             )
         if self._admit is not None:
-            by_name = spec.network == NETWORK_NONE and found.operator_network
-            await self._admit(found, NETWORK_NONE if by_name else found.network)
+            await self._admit(found, network_of(found, spec))
         backend.check(spec)
 
     async def fetch(self, spec: Spec) -> None:
@@ -293,14 +313,16 @@ class LiveBoxes:
     async def _watch(self, live: LiveBox) -> None:
         reason = await _end_of(live, self._given_up[live.uid])
         log.warning("sandbox %s lost its box of generation %d: %s", live.uid, live.generation, reason)
-        # From here on the sandbox has no live box; whoever holds its lock sees that and need not stop this task.
-        del self._live[live.uid], self._watchers[live.uid], self._given_up[live.uid]
-        # Told before the session ends, so that commands end with the reason of the box.
-        await self._processes.box_lost(live.uid, live.generation, reason)
-        await live.session.aclose()
-        self.unsettled.add(live.uid)
-        # Also a box that ended by itself has left something: its directory, its place in a list.
-        await live.box.destroy()
+        # Who comes next finds no live box and waits for this turn: one that was given up could be adopted again.
+        async with self._turns.taking(live.uid):
+            # From here on the sandbox has no live box; whoever holds its lock sees that and need not stop this task.
+            del self._live[live.uid], self._watchers[live.uid], self._given_up[live.uid]
+            # Told before the session ends, so that commands end with the reason of the box.
+            await self._processes.box_lost(live.uid, live.generation, reason)
+            await live.session.aclose()
+            self.unsettled.add(live.uid)
+            # Also a box that ended by itself has left something: its directory, its place in a list.
+            await live.box.destroy()
         await self._on_lost(live.uid, live.generation, reason)
         self.unsettled.discard(live.uid)
 

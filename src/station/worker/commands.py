@@ -8,13 +8,13 @@ import signal
 from station.backends.base import Layout
 from station.core.errors import InvalidInput, PathRefused
 from station.core.ids import is_process_id
-from station.core.paths import HOME, resolve
+from station.core.interpreters import shell_argv
+from station.core.paths import HOME_WORKSPACE, resolve
 from station.core.wire import ExecRequest, is_too_long
 from station.guest.files import root_in
 from station.guest.frames import StartRecord
 
 GRACE_SECONDS = 1.0
-_AGAIN = f"{HOME}/workspace"
 
 
 def check_id(process_id: str) -> str:
@@ -42,21 +42,14 @@ def start_record(
     )
 
 
-def shell_argv(shell: str) -> tuple[str, ...]:
-    """The shell up to `-c`, without start-up files."""
-    if posixpath.basename(shell) == "bash":
-        return (shell, "--noprofile", "--norc", "-c")
-    return (shell, "-c")
-
-
 def directory(layout: Layout, cwd: str) -> str:
     """Where a command starts, in the box's own view. An absolute one may be anywhere in the box; a relative one
     is below the workspace and is refused with PathRefused where it leads out. The workspace below the home is named as
     the caller has named it."""
     absolute = posixpath.normpath(cwd)
-    if absolute == _AGAIN or absolute.startswith(f"{_AGAIN}/"):
+    if absolute == HOME_WORKSPACE or absolute.startswith(f"{HOME_WORKSPACE}/"):
         resolve(cwd)
-        return f"{layout.home}/workspace{absolute[len(_AGAIN) :]}"
+        return f"{layout.home}/workspace{absolute[len(HOME_WORKSPACE) :]}"
     try:
         path = resolve(cwd)
     except PathRefused:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from station.core.wire import DEFAULT_KEPT_BYTES, Content, StreamView
 
-from .spool import HEAD_BYTES, TAIL_BYTES
-
 
 class HeadTail:
     """One stream in bounded memory."""
 
-    def __init__(self, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
+    def __init__(self, head: int, tail: int) -> None:
         self._limits = head, tail
         self._head = bytearray()
         self._tail = bytearray()

@@ -39,16 +39,21 @@ class LiveBox:
 
 def isolation_of(capabilities: Capabilities, spec: Spec) -> Isolation:
     """What an answer says about where code of `spec` runs."""
-    by_name = spec.network == NETWORK_NONE and capabilities.operator_network
     return Isolation(
         backend=capabilities.backend,
         grade=capabilities.grade,
-        network=NETWORK_NONE if by_name else capabilities.network,
+        network=network_of(capabilities, spec),
         guest_uid=capabilities.guest_uid,
         containment=capabilities.containment,
         image=_image_of(capabilities, spec),
         limits=dict(capabilities.limits),
     )
+
+
+def network_of(capabilities: Capabilities, spec: Spec) -> str:
+    """What a box of `spec` can reach: none by name is none, also where the operator gives boxes a network."""
+    by_name = spec.network == NETWORK_NONE and capabilities.operator_network
+    return NETWORK_NONE if by_name else capabilities.network
 
 
 def _image_of(capabilities: Capabilities, spec: Spec) -> str:

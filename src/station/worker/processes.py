@@ -30,7 +30,7 @@ from station.guest.endings import SIGKILL
 
 from . import recovery
 from .callers import LEFT_SECONDS, CancelledAhead
-from .commands import GRACE_SECONDS, check_id, command_of, signal_number, start_record
+from .commands import check_id, command_of, signal_number, start_record
 from .failpoints import failpoint
 from .follow import follow, stored
 from .journal import Journal
@@ -278,7 +278,7 @@ class Processes:
         running = self._need(uid, process_id)
         assert running.process is not None
         if request.cancel:
-            running.process.cancel(GRACE_SECONDS)
+            running.cancel()
             return
         running.killed = running.killed or number == SIGKILL
         running.process.signal(number)

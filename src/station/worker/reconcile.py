@@ -1,4 +1,5 @@
-"""Makes facts match records when a station starts: decided purely by `decide`, acted on one sandbox at a time."""
+"""Makes facts match records when a station starts: decided purely by `decide`, acted on one sandbox at a time. What
+cannot be decided then is settled later, while it runs."""
 
 from __future__ import annotations
 

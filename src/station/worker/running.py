@@ -57,6 +57,9 @@ class Running:
         self.callers = Callers(self._end_left, seconds=left_seconds, clock=clock)
         self.left = False
         """It was cancelled because nobody waited for it."""
+        self.cancelled = False
+        self.hurry: Callable[[], None] | None = None
+        """Set while somebody watches whether it ends in time: it was cancelled, so that it is due soon."""
         self._overdue: StationError | None = None
         self._held: set[int] = set()
         """Streams of which something is not acknowledged."""
@@ -156,10 +159,17 @@ class Running:
         if self.process is not None:
             self.process.signal(SIGKILL)
 
-    def _end_left(self) -> None:
-        self.left = True
+    def cancel(self) -> None:
+        """Ends the whole tree; where that cannot be done, its box is given up."""
+        first, self.cancelled = not self.cancelled, True
         if self.process is not None:
             self.process.cancel(GRACE_SECONDS)
+        if first and self.hurry is not None:
+            self.hurry()
+
+    def _end_left(self) -> None:
+        self.left = True
+        self.cancel()
 
     async def feed(self, data: bytes, *, eof: bool = True) -> None:
         """Given input, to its end. A program need not read all of it."""

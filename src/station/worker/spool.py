@@ -22,7 +22,6 @@ from station.core.wire import DEFAULT_KEPT_BYTES, Content, StreamView
 
 logger = logging.getLogger(__name__)
 
-HEAD_BYTES = TAIL_BYTES = 512 * 1024
 SEGMENT_BYTES = 8 * 1024 * 1024
 PINNED, ROLLING = 4, 4
 MEMORY_BYTES = 64 * 1024
@@ -129,12 +128,11 @@ class StreamSpool:
             return Piece(offset, self.total, None)
         return Piece(offset, offset + len(data), data)
 
-    def view(self, head: int | None = None, tail: int | None = None) -> StreamView:
+    def view(self) -> StreamView:
         """All of it, or its head and tail with exact offsets."""
-        head, tail = self._parts(head, tail)
-        if self.total == len(self._memory) and self.total <= head + tail:
+        if self.total == len(self._memory) and self.total <= sum(self._kept):
             return StreamView(Content.of(bytes(self._memory)), self.total)
-        start, end = self._bounds(head, tail)
+        start, end = self._bounds()
         omitted = end - start
         if not omitted:
             return StreamView(Content.of(self._span(0, self.total)), self.total)
@@ -142,8 +140,8 @@ class StreamSpool:
             Content.of(self._span(0, start)), self.total, omitted, Content.of(self._span(end, self.total))
         )
 
-    def totals(self, head: int | None = None, tail: int | None = None) -> StreamTotals:
-        start, end = self._bounds(*self._parts(head, tail))
+    def totals(self) -> StreamTotals:
+        start, end = self._bounds()
         return StreamTotals(self.total, end - start)
 
     def room(self, reader: float, spare: int) -> float:
@@ -168,11 +166,9 @@ class StreamSpool:
         if self._gaps:
             _unlink(os.fspath(self._gaps_file))
 
-    def _parts(self, head: int | None, tail: int | None) -> tuple[int, int]:
-        return self._kept[0] if head is None else head, self._kept[1] if tail is None else tail
-
-    def _bounds(self, head: int, tail: int) -> tuple[int, int]:
+    def _bounds(self) -> tuple[int, int]:
         """Where the head ends and where the tail begins."""
+        head, tail = self._kept
         if self.total <= head + tail and not self._gaps:
             return self.total, self.total
         holes = self._holes()

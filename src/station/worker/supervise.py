@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GUARD_SECONDS = 5.0
-"""How long after its time-out a command may still be there before the worker acts itself; again before the box goes."""
+"""How long after its time-out, or after it was cancelled, a command may still be there before the worker acts itself;
+again before the box goes."""
 START_SECONDS = 30.0
 _NOTE_SECONDS = 0.05
 _PRUNE_EVERY = 16
@@ -184,21 +185,43 @@ class Supervisor:
             self.finish(running, ending, ended)
 
     async def _guarded(self, running: Running) -> GuestExit:
-        """Its exit. The guest keeps the time; if it fails to, the worker cancels, and at last gives the box up. Not so
-        where the guest cannot be asked: then callers are told, and the process is followed on."""
+        """Its exit. The guest ends it in time, or when it is cancelled; if it fails to, the worker cancels, and at last
+        gives the box up. Not so where the guest cannot be asked: then callers are told, and the process is followed
+        on."""
         process = running.process
         assert process is not None
-        if running.timeout_seconds is None:
-            return await process.exit()
-        seconds = running.timeout_seconds + GRACE_SECONDS + self._guard_seconds
-        while (ended := await _exit_within(process, seconds)) is None:
-            seconds = self._guard_seconds
+        ended = await self._exit_when_due(running, process)
+        while ended is None:
             if await self._guest_fails(running, process):
-                reason = "its processes could not be ended after the time-out, so its box was given up"
+                after = "it was cancelled" if running.cancelled else "its time-out"
+                culprit = f"the processes of {running.record.id} could not be ended"
+                reason = f"{culprit} after {after}, so their box was given up"
                 if self._stuck is not None:
                     self._stuck(running.live, reason)
                 raise BoxLost(reason)
+            ended = await _exit_within(process, self._guard_seconds)
         return ended
+
+    async def _exit_when_due(self, running: Running, process: GuestProcess) -> GuestExit | None:
+        """Its exit, or `None` when it should have ended long ago."""
+        patience = GRACE_SECONDS + self._guard_seconds
+        timeout = running.timeout_seconds
+        due = asyncio.timeout(None if timeout is None else timeout + patience)
+
+        def hurry() -> None:
+            soon, when = asyncio.get_running_loop().time() + patience, due.when()
+            due.reschedule(soon if when is None else min(soon, when))
+
+        running.hurry = hurry
+        try:
+            async with due:
+                if running.cancelled:
+                    hurry()
+                return await process.exit()
+        except TimeoutError:
+            return None
+        finally:
+            running.hurry = None
 
     async def _guest_fails(self, running: Running, process: GuestProcess) -> bool:
         """Whether it can be asked, and does not end a process that is to be ended. Takes the guard's time twice."""
@@ -207,7 +230,7 @@ class Supervisor:
             running.keep_waiting(session.silence())
             return False
         running.keep_waiting(None)
-        process.cancel(0, Reason.TIMED_OUT)
+        process.cancel(0, Reason.CANCELLED if running.cancelled else Reason.TIMED_OUT)
         ended = await _exit_within(process, self._guard_seconds)
         return ended is None and await session.answers(self._guard_seconds) and not process.ended
 

@@ -20,7 +20,6 @@ from station.backends.docker import podman
 from station.backends.docker.tls import client_context
 from station.core.errors import InvalidInput
 
-OLDEST_API = (1, 41)
 NEWEST_API = (1, 51)
 """The newest whose answers this code was written for; a newer engine is spoken to in this one."""
 ANSWER_BYTES = 64 << 20

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from station.backends.docker import networks
+from station.backends.docker.networks import OperatorNetwork
 from station.backends.docker.seccomp import Profile
+from station.core.spec import NETWORK_NONE
 
 _EQUAL_ALREADY = (
     "AutoRemove", "Binds", "CapDrop", "Cgroup", "CgroupParent", "CgroupnsMode", "CpuPeriod", "CpuQuota", "CpuShares",
@@ -113,3 +115,10 @@ def drift(found: Mapping[str, Any], known: Mapping[str, Any] | None, *, profile:
     if has != network:
         return f"it has the network {has}, and boxes are given {network} now (sandbox.docker_network)"
     return networks.differs(found, network)
+
+
+def worth_now(known: Mapping[str, Any], given: OperatorNetwork) -> dict[str, Any]:
+    """The facts of a box that stays, with what the operator says of its network now: an assertion may have been
+    withdrawn since the box was made."""
+    report = given.report_of(str(known.get("network", NETWORK_NONE)))
+    return {**known, "capabilities": {**known["capabilities"], "network": report}}

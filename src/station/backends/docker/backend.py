@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from station.backends._limits import refuse_named, refuse_unknown_here
 from station.backends.base import Labels
-from station.backends.docker import adoption, audit, config, facts, networks, seccomp, trial
+from station.backends.docker import adoption, audit, config, facts, networks, registry, seccomp, trial
 from station.backends.docker.box import DockerBox, attach, is_running, why_ended
 from station.backends.docker.config import Image, Plan, Runtime
 from station.backends.docker.engine import Engine
 from station.backends.docker.facts import EngineFacts, Verdict
 from station.backends.docker.fence import Fence
-from station.backends.docker.helpers import Helpers, remove, remove_volume
-from station.backends.docker.images import Images, Pull
+from station.backends.docker.helpers import Helpers, remove
+from station.backends.docker.images import Images, Pull, missing
+from station.backends.docker.quota import Bound, Quota
 from station.backends.docker.registry import Logins
 from station.backends.docker.seccomp import Profile
 from station.backends.docker.settings import DockerSettings
+from station.backends.docker.volumes import TRIAL, TRIAL_MB, Volumes
 from station.core import machine
 from station.core.capabilities import Capabilities
 from station.core.codec import to_plain
@@ -37,17 +39,19 @@ from station.core.errors import (
     StationError,
     Unavailable,
 )
-from station.core.paths import HOME
 from station.core.records import BoxRef
-from station.core.spec import NETWORK_NONE, NETWORK_OPERATOR, Spec
+from station.core.spec import NETWORK_NONE, NETWORK_OPERATOR, Limits, Spec
 from station.core.wire import PullView
 from station.guest.binary import guest_binary
 
 if TYPE_CHECKING:
     from station.backends.docker._api import Address
 
-_NO_ENGINE = "there is no Docker engine here: DOCKER_HOST is unset, and no docker.sock is where engines have theirs"
-_START_ENGINE = "apt install docker.io, or set DOCKER_HOST"
+_NO_ENGINE = (
+    "there is no Docker engine here: DOCKER_HOST was unset where the station was started, and no docker.sock is where "
+    "engines have theirs"
+)
+_START_ENGINE = "apt install docker.io, or set DOCKER_HOST and `stn stop`: a station reads it when it starts"
 START_TRIES = 2
 
 
@@ -74,16 +78,18 @@ class DockerBackend:
     ) -> None:
         self.station_id = station_id
         self._directory = state_dir / "boxes" / self.name
+        self._profiles = self._directory / "seccomp"
         self._settings = settings or DockerSettings()
         self._environ = environ
         self._engine: Engine | None = None
         self._images: Images | None = None
         self._helpers: Helpers | None = None
+        self._volumes: Volumes | None = None
         self._found: _Found | None = None
         self._profile: Profile | None = None
         """The operator's, once it was read."""
-        self._unsupported: CannotEnforce | None = None
-        """Why no box is made, where that is a setting which cannot be kept."""
+        self._without_image = False
+        """Nothing is amiss but that the engine has no image at all."""
         self._capabilities: Capabilities | None = None
         self._live: set[DockerBox] = set()
         self._probing = asyncio.Lock()
@@ -101,17 +107,18 @@ class DockerBackend:
         capabilities = self._capabilities
         if capabilities is None:
             raise InternalError("docker was used before its probe")
-        if self._unsupported is not None:
-            raise self._unsupported.again()
+        if spec.image is not None:
+            config.check_image(spec.image)
+            if self._without_image:
+                raise missing(spec.image)
         if not capabilities.available:
             remedy = f"; {capabilities.remedy}" if capabilities.remedy else ""
-            raise BackendUnavailable(
+            kind = CannotEnforce if capabilities.unkept else BackendUnavailable
+            raise kind(
                 f"docker does not work here: {capabilities.reason}{remedy}",
                 backend=self.name,
                 retryable=capabilities.passing,
             )
-        if spec.image is not None:
-            config.check_image(spec.image)
         if spec.mount is not None:
             raise CannotEnforce(
                 "docker mounts no folder of this machine: its engine may be elsewhere; copy it in (stn cp, "
@@ -163,6 +170,7 @@ class DockerBackend:
             raise BoxLost(f"box {ref.box_id} is gone: {gone}", box_id=ref.box_id)
         if (found.get("State") or {}).get("Paused") is True:
             await engine.unpause(container)
+        known = adoption.worth_now(known, self._settings.network)
         return self._own(self._ref(ref.box_id, container, found.get("Image")), known)
 
     async def boxes(self) -> AsyncIterator[tuple[Labels, BoxRef]]:
@@ -175,10 +183,8 @@ class DockerBackend:
                 yield labels, self._ref(labels.box_id, item["Id"], item.get("ImageID"))
 
     async def remove_files(self, uid: str) -> None:
-        names = config.volume_names(self.station_id, uid)
         if self._directory.exists():
-            for name in names.values():
-                await remove_volume(self._ask(), name)
+            await self._made_volumes().remove(uid)
 
     async def aclose(self) -> None:
         for box in list(self._live):
@@ -191,7 +197,7 @@ class DockerBackend:
     # ── finding out ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _probe(self) -> Capabilities:
-        self._found = self._unsupported = None
+        self._found, self._without_image = None, False
         try:
             address = self._address()
             if address is None:
@@ -209,29 +215,54 @@ class DockerBackend:
             return await self._try(engine)
         except StationError as error:
             self._found = None
-            self._unsupported = error if isinstance(error, CannotEnforce) else None
-            remedy = error.detail.get("remedy")
-            return facts.unavailable(error.message, remedy, passing=error.retryable)
+            self._without_image = self._settings.pull is Pull.NEVER and "image" in error.detail
+            remedy, unkept = error.detail.get("remedy"), isinstance(error, CannotEnforce)
+            return facts.unavailable(error.message, remedy, passing=error.retryable, unkept=unkept)
 
     async def _try(self, engine: Engine) -> Capabilities:
         found = self._found
         assert found is not None
-        image = await self._trial_image(engine)
-        box_id = f"probe-{secrets.token_hex(8)}"
-        labels = Labels.ours(box_id, uid=box_id, generation=0, fence=0, station=self.station_id, pool=True)
-        shell = Capabilities(self.name, available=True, grade=facts.grade_of(found.runtime, gvisor=False))
-        spec = Spec(self.name, image=image, ephemeral=True, network=NETWORK_OPERATOR)
-        box = await self._create(spec, labels, shell)
-        try:
-            told = await trial.ask(box, quota=await trial.has_quota(engine, f"stn-{self.station_id}-{box_id}"))
-        finally:
-            await box.destroy()
+        image, volumes = await self._trial_image(engine), self._made_volumes()
+        why_no_image = await volumes.choose(found.engine)
+        told = None
+        if volumes.quota is Quota.IMAGE:
+            try:
+                told = await self._trial_box(image, kept=True)
+                why_no_image = trial.why_not_held(told, TRIAL_MB)
+            except StationError as error:
+                why_no_image = f"a trial of an image failed: {error.message}"
+            volumes.quota = Quota.NONE if why_no_image else Quota.IMAGE
+        told = told or await self._trial_box(image, kept=False)
+        told = replace(told, quota=volumes.quota, why_no_image=why_no_image)
         if (verdict := facts.unconfined(found.runtime, told)) is not None:
             return facts.unavailable(verdict.reason, verdict.remedy)
         images = self._made_images().by_runtime()
         known = facts.capabilities_of(found.engine, found.runtime, told, images, profile=self._profile)
         network = self._settings.network
-        return replace(known, network=network.report, operator_network=network.given)
+        given = {"network": network.word, "seccomp": adoption.seccomp_word(self._profile or seccomp.OWN)}
+        told_too = (*known.notes, *self._settings.notes())
+        return replace(known, network=network.report, operator_network=network.given, given=given, notes=told_too)
+
+    async def _trial_box(self, image: str, *, kept: bool) -> facts.Trial:
+        found = self._found
+        assert found is not None
+        box_id = f"probe-{secrets.token_hex(8)}"
+        uid = TRIAL if kept else box_id
+        labels = Labels.ours(box_id, uid=uid, generation=0, fence=0, station=self.station_id, pool=True)
+        shell = Capabilities(self.name, available=True, grade=facts.grade_of(found.runtime, gvisor=False))
+        limits = Limits(workspace_mb=TRIAL_MB)
+        spec = Spec(self.name, image=image, ephemeral=not kept, network=NETWORK_OPERATOR, limits=limits)
+        if kept:
+            await self.remove_files(uid)  # of a trial that was killed
+        try:
+            box = await self._create(spec, labels, shell)
+            try:
+                return await trial.ask(box)
+            finally:
+                await box.destroy()
+        finally:
+            if kept:
+                await self.remove_files(uid)
 
     async def _trial_image(self, engine: Engine) -> str:
         """One that is there: nothing is pulled to look around, unless boxes could not be made otherwise."""
@@ -251,22 +282,27 @@ class DockerBackend:
             raise InternalError("a box was asked for before the probe")
         engine, helpers = self._ask(), self._made_helpers(found.engine)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        pinned = None if spec.ephemeral else await self._pinned(labels.uid)
+        volumes, bound = self._made_volumes(), Bound()
+        known = None if spec.ephemeral else await volumes.labels(labels.uid)
+        pinned = known.get("station.image") if known else None
         image = await self._made_images().resolve(self._made_images().name_for(spec), pinned=pinned)
         for again in range(START_TRIES):
             image = replace(image, shell=await helpers.shell_of(image, found.runtime))
             if not spec.ephemeral:
-                await self._volumes(labels, image)
-            plan = self._plan(spec, labels, image, capabilities=capabilities, volume=helpers.volume)
+                size = spec.effective.workspace_mb or 0
+                bound = await volumes.make(labels.uid, known, image=image.id, workspace_mb=size)
+            told = facts.for_spec(capabilities, spec, image=image.name, bound=bound)
+            plan = self._plan(spec, labels, image, told=told, volume=helpers.volume)
             try:
-                return await self._start(engine, plan)
+                async with volumes.attached(labels.uid, bound):
+                    return await self._start(engine, plan)
             except (NotFound, BackendUnavailable) as error:
                 if again + 1 == START_TRIES or config.GUEST not in error.message + str(error.__cause__):
                     raise
                 helpers.doubt()  # somebody has removed the guest's volume
         raise AssertionError
 
-    def _plan(self, spec: Spec, labels: Labels, image: Image, *, capabilities: Capabilities, volume: str) -> Plan:
+    def _plan(self, spec: Spec, labels: Labels, image: Image, *, told: Capabilities, volume: str) -> Plan:
         found = self._found
         assert found is not None
         plan = Plan(
@@ -281,7 +317,6 @@ class DockerBackend:
             guest_options=self._settings.guest_options,
             labels_beside=self._settings.labels,
         )
-        told = facts.for_spec(capabilities, spec, image=image.name)
         known = {
             "layout": to_plain(config.box_layout(image)),
             "capabilities": to_plain(replace(told, network=self._settings.network.report_of(spec.network))),
@@ -337,16 +372,6 @@ class DockerBackend:
         except StationError:
             return  # its labels tell the next sweep; what went wrong before is the better reason
 
-    async def _pinned(self, uid: str) -> str | None:
-        """The image that the sandbox's first box was made from."""
-        labels = await self._ask().volume_labels(config.volume_names(self.station_id, uid)[HOME])
-        return labels.get("station.image") if labels else None
-
-    async def _volumes(self, labels: Labels, image: Image) -> None:
-        own = {"station.station": self.station_id, "station.id": labels.uid, "station.image": image.id}
-        for name in config.volume_names(self.station_id, labels.uid).values():
-            await self._ask().create_volume(name, own)
-
     # ── small things ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _own(self, ref: BoxRef, known: Mapping[str, Any], first: Any = None, fence: Fence | None = None) -> DockerBox:
@@ -376,8 +401,7 @@ class DockerBackend:
     async def _operators_profile(self) -> Profile | None:
         """Read once; `None`: the operator names none. Raises CannotEnforce."""
         if self._profile is None and self._settings.seccomp is not None:
-            copies = self._directory / "seccomp"
-            self._profile = await asyncio.to_thread(seccomp.operators, self._settings.seccomp, copies)
+            self._profile = await asyncio.to_thread(seccomp.operators, self._settings.seccomp, self._profiles)
         return self._profile
 
     def _address(self) -> Address | None:
@@ -390,8 +414,7 @@ class DockerBackend:
             address = self._address()
             if address is None:
                 raise Unavailable(_NO_ENGINE, remedy=_START_ENGINE)
-            profiles = self._directory / "seccomp"
-            self._engine = Engine(address, call_seconds=self._settings.call_seconds, profiles=profiles)
+            self._engine = Engine(address, call_seconds=self._settings.call_seconds, profiles=self._profiles)
         return self._engine
 
     def _made_images(self) -> Images:
@@ -402,9 +425,16 @@ class DockerBackend:
                 by_runtime=settings.images,
                 default=settings.image,
                 pull=settings.pull,
+                registries=registry.allowed(settings.pull_from, settings.own_images(), settings.auth),
                 logins=Logins(settings.auth, self._environ),
             )
         return self._images
+
+    def _made_volumes(self) -> Volumes:
+        if self._volumes is None:
+            place, mode = self._directory / "quota", self._settings.workspace_quota
+            self._volumes = Volumes(self._ask(), self.station_id, place, mode)
+        return self._volumes
 
     def _made_helpers(self, engine: EngineFacts) -> Helpers:
         if self._helpers is None:

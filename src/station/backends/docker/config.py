@@ -13,7 +13,7 @@ from station.backends.base import Labels, Layout
 from station.backends.docker import seccomp
 from station.backends.docker.seccomp import Profile
 from station.core.errors import InvalidInput, TooLarge
-from station.core.paths import HOME, TMP, WORKSPACE
+from station.core.paths import HOME, HOME_WORKSPACE, TMP, WORKSPACE
 from station.core.spec import NETWORK_NONE, Spec
 
 GUEST_PLACE = "/.stn"
@@ -87,6 +87,9 @@ def check_image(image: str) -> None:
         )
     if len(image) > 512 or not image.isprintable() or any(c in image for c in " ?#%\\"):
         raise InvalidInput("the name of an image has at most 512 letters, digits, and ._-/:@", field="image")
+    if any(part in ("", ".", "..") for part in image.split("/")):
+        # An engine is asked about it by a path, in which these would lead elsewhere.
+        raise InvalidInput("the name of an image has no empty parts, and none that is . or ..", field="image")
 
 
 def container_name(station: str, box_id: str) -> str:
@@ -134,7 +137,7 @@ def guest_arguments(plan: Plan) -> list[str]:
     words += ["--uid", str(BOX_USER), "--gid", str(BOX_USER), "--own", HOME, "--own", WORKSPACE]
     if plan.spec.ephemeral:
         # Two sized tmpfs cannot be one directory at two places; volumes can.
-        words += ["--link", f"{HOME}/workspace:{WORKSPACE}"]
+        words += ["--link", f"{HOME_WORKSPACE}:{WORKSPACE}"]
     return [*words, *plan.guest_options]
 
 
@@ -226,7 +229,7 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     taken = {GUEST_PLACE, *tmpfs(plan.spec)}
     if not plan.spec.ephemeral:
         names = volume_names(plan.labels.station, plan.labels.uid)
-        places = {HOME: names[HOME], f"{HOME}/workspace": names[WORKSPACE], WORKSPACE: names[WORKSPACE]}
+        places = {HOME: names[HOME], HOME_WORKSPACE: names[WORKSPACE], WORKSPACE: names[WORKSPACE]}
         found += [_volume(name, place) for place, name in places.items()]
         taken |= set(places)
     size = (plan.spec.effective.tmp_mb or 0) * _MIB

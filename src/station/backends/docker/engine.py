@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from station.backends.docker import podman
-from station.backends.docker.tls import NEEDS_TLS as _NEEDS_TLS
-from station.backends.docker.tls import tls_trouble, wants_tls
+from station.backends.docker.tls import NEEDS_TLS, tls_trouble, wants_tls
 from station.core.errors import (
     AlreadyExists,
     BackendUnavailable,
@@ -26,6 +25,7 @@ from station.core.errors import (
     StorageFull,
     Unavailable,
 )
+from station.core.machine import OLDEST_API
 
 if TYPE_CHECKING:
     from ._api import Address, Answer, Api, AttachedStream
@@ -42,6 +42,10 @@ ATTACH_SECONDS = 5.0
 PULL_SECONDS = 1800.0
 _ID = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?<![\w.:/-])(?:/[\w.+@-]+){2,}/?")
+_NO_ACCESS = (
+    "its socket is for root and one group, mostly `docker`, whose members can do all that root can: "
+    "`sudo usermod -aG docker $USER`, log in anew and `stn stop`"
+)
 _SENTENCE_BYTES = 300
 _NO_CONNECTION = 900
 """aiodocker's status for an engine that it could not reach."""
@@ -102,8 +106,6 @@ class Engine:
 
     async def version(self) -> tuple[int, int]:
         """The newest API that it speaks. Raises BackendUnavailable for one that is too old for us."""
-        from ._api import OLDEST_API
-
         async with self._bounded("answer a ping"):
             theirs = await self._api().version()
         if theirs < OLDEST_API:
@@ -360,7 +362,7 @@ class Engine:
         except DockerError as error:
             if error.status == _NO_CONNECTION:
                 raise tls_trouble(address, error) or away(address, _why(error.__context__ or error)) from error
-            if _NEEDS_TLS in str(error.message):
+            if NEEDS_TLS in str(error.message):
                 raise wants_tls(address) from error
             raise translated(error.status, str(error.message), doing) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -373,6 +375,8 @@ def _why(error: BaseException) -> str:
     if not isinstance(getattr(error, "message", ""), str):  # what had been parsed of an answer
         return "it broke off in the middle of an answer"
     system = getattr(error, "os_error", None) or error
+    if isinstance(system, PermissionError):
+        return f"{system.strerror}; {_NO_ACCESS}"
     return str(getattr(system, "strerror", None) or "") or f"{error}" or type(error).__name__
 
 

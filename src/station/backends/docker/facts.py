@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from station.backends.docker import quota
 from station.backends.docker.config import GVISOR_HOST_PIDS, Runtime
+from station.backends.docker.quota import Bound, Quota
 from station.backends.docker.seccomp import SETTING, Profile
 from station.core.capabilities import Capabilities, Grade, GuestUid, Level, LimitReport
 from station.core.spec import Spec
@@ -89,12 +91,15 @@ class Trial:
     separate_uid: bool
     tmp_bytes: int | None
     """Size of /tmp as programs see it."""
-    quota: bool
-    """Whether the engine's volumes can have a size."""
     filtered: bool
     """Whether the container's seccomp profile is in force on the guest itself."""
     doors_shut: bool
     """Whether the guest has tried io_uring and the sockets that engines' own profiles let through, in vain."""
+    workspace_bytes: int | None = None
+    """Size of its workspace as programs see it."""
+    quota: Quota = Quota.NONE
+    """What holds the workspaces of kept sandboxes."""
+    why_no_image: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,15 +199,7 @@ def limit_reports(facts: EngineFacts, runtime: Runtime, trial: Trial) -> dict[st
             "the runtime runc",
         )
     reports["open_files"] = LimitReport(Level.ENFORCED, "RLIMIT_NOFILE, for each process")
-    reports["workspace_mb"] = (
-        LimitReport(Level.ENFORCED, "project quota of the engine's volume")
-        if trial.quota
-        else LimitReport(
-            Level.NOT_ENFORCED,
-            "the workspace of a kept sandbox is a volume on the engine's disk, which has no quota",
-            "put the engine's data on XFS mounted with pquota",
-        )
-    )
+    reports["workspace_mb"] = quota.report(trial.quota, trial.why_no_image)
     sizes = LimitReport(Level.ENFORCED, "size of the tmpfs")
     reports |= {"tmp_mb": sizes, "shm_mb": sizes}
     reports["max_file_size_bytes"] = LimitReport(Level.ENFORCED, "RLIMIT_FSIZE")
@@ -246,8 +243,10 @@ def seccomp_notes(runtime: Runtime, trial: Trial, profile: Profile | None) -> tu
     return tuple(said)
 
 
-def for_spec(capabilities: Capabilities, spec: Spec, *, image: str | None = None) -> Capabilities:
-    """As they hold for one box, with the values, and its image where that is known."""
+def for_spec(
+    capabilities: Capabilities, spec: Spec, *, image: str | None = None, bound: Bound | None = None
+) -> Capabilities:
+    """As they hold for one box, with the values, and its image and what bounds its volumes where that is known."""
     effective = spec.effective
     reports = {}
     for name, report in capabilities.limits.items():
@@ -256,9 +255,13 @@ def for_spec(capabilities: Capabilities, spec: Spec, *, image: str | None = None
             told = LimitReport(Level.ENFORCED, "size of the tmpfs")
         if name == "max_file_size_bytes" and effective.max_file_size_bytes is None:
             told = LimitReport(Level.NOT_ENFORCED, "not asked for")
-        reports[name] = replace(told, value=getattr(effective, name))
+        value = getattr(effective, name)
+        if name == "workspace_mb" and bound is not None and not spec.ephemeral:
+            told, value = quota.report_of(bound, new=report), bound.workspace_mb or value
+        reports[name] = replace(told, value=value)
     return replace(capabilities, limits=reports, image=image or capabilities.image, runtime_images={})
 
 
-def unavailable(reason: str, remedy: str | None = None, *, passing: bool = False) -> Capabilities:
-    return Capabilities("docker", available=False, grade=Grade.CONTAINER, reason=reason, remedy=remedy, passing=passing)
+def unavailable(reason: str, remedy: str | None = None, *, passing: bool = False, unkept: bool = False) -> Capabilities:
+    grade = Grade.CONTAINER
+    return Capabilities("docker", False, grade, reason=reason, remedy=remedy, passing=passing, unkept=unkept)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from station.backends.base import Labels
+from station.backends.docker import seccomp
 from station.backends.docker.config import (
     GUEST,
     GUEST_PLACE,
@@ -172,7 +173,8 @@ class Helpers:
             **more,
         }
         locked = {
-            "NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "PidsLimit": 64,
+            "NetworkMode": "none", "CapDrop": ["ALL"], "PidsLimit": 64,
+            "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp.OWN.text}"],
             "LogConfig": {"Type": "none", "Config": {}}, "Memory": 256 << 20, "IpcMode": "private",
         }  # fmt: skip
         body["HostConfig"] = {**locked, **body.get("HostConfig", {})}

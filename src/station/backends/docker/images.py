@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
 from station.backends.docker.config import Image, check_image
 from station.backends.docker.engine import Engine
 from station.backends.docker.pulls import Pulls
-from station.backends.docker.registry import Logins, RegistryAuth
-from station.core.errors import InvalidInput, Unavailable
+from station.backends.docker.registry import FROM_SETTING, Logins, RegistryAuth, registry_of
+from station.core.errors import InvalidInput, Refused, Unavailable
 from station.core.spec import Spec
 from station.core.wire import PullView
 
@@ -33,15 +34,19 @@ class Images:
         by_runtime: Mapping[str, str],
         default: str | None = None,
         pull: Pull = Pull.NEVER,
+        registries: AbstractSet[str] = frozenset(),
         logins: Logins | None = None,
     ) -> None:
-        """`by_runtime` goes before `default`, and `default` before the built-in names."""
-        for name in (*by_runtime.values(), *([default] if default is not None else [])):
+        """`by_runtime` goes before `default`, and `default` before the built-in names. `registries`: where images may
+        be pulled from; the operator's own, which are named here, wherever they are."""
+        self._own = frozenset((*by_runtime.values(), *([default] if default is not None else [])))
+        for name in self._own:
             check_image(name)
         self._engine = engine
         self._by_runtime = by_runtime
         self._default = default
         self._pull = pull
+        self._registries = registries
         self._pulls = Pulls(engine, logins or Logins(RegistryAuth()))
         self._seen: set[str] = set()
 
@@ -63,21 +68,34 @@ class Images:
 
     async def resolve(self, name: str, *, pinned: str | None = None) -> Image:
         """What `name` means now, or the very one that is pinned. Raises InvalidInput for one that the engine lacks,
-        and what `Pulls.pull` raises."""
+        Refused for one that would come from a registry which is not allowed, and what `Pulls.pull` raises."""
         check_image(name)
         wanted = pinned or name
         found = await self._engine.image(wanted)
         if found is None and self._pull is Pull.MISSING and pinned is None:
+            self._check_registry(name)
             await self._pulls.pull(name)
             found = await self._engine.image(wanted)
         if found is None:
             self._seen.discard(name)
-            raise _missing(name, pinned)
+            raise missing(name, pinned)
         image = parse_image(name, found)
         if pinned is not None and image.id != pinned:
             raise Unavailable(f"the engine was asked for the image {pinned} and gave another one")
         self._seen.add(name)
         return image
+
+    def _check_registry(self, name: str) -> None:
+        """An engine asks whatever host an image's name begins with, from where it is in the network."""
+        server = registry_of(name)
+        if name not in self._own and server not in self._registries:
+            raise Refused(
+                f"{name} is not pulled: its registry {server} is none of those that the operator allows "
+                f"({FROM_SETTING} in station.yaml)",
+                registry=server,
+                image=name,
+                setting=FROM_SETTING,
+            )
 
     async def fetch(self, name: str) -> None:
         """Pulls it where that is wanted and needed. Cheap for one that was seen before; raises as `resolve`, also for
@@ -117,7 +135,8 @@ def parse_image(name: str, found: Mapping[str, Any]) -> Image:
     )
 
 
-def _missing(name: str, pinned: str | None) -> InvalidInput:
+def missing(name: str, pinned: str | None = None) -> InvalidInput:
+    """That the engine lacks it, or the very one that is pinned; with what helps."""
     if pinned is not None:
         return InvalidInput(
             f"this sandbox was made from the image {name} as it was then ({pinned[:19]}), which the Docker engine no "

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from station.core.capabilities import ASSERTED, UNRESTRICTED
 from station.core.errors import BackendUnavailable, CannotEnforce, InvalidInput
-from station.core.spec import ENGINE_NETWORKS, NETWORK_NONE, NETWORK_OPERATOR
+from station.core.spec import ENGINE_NETWORKS, NETWORK_NONE, NETWORK_OPERATOR, may_be_given
 
 if TYPE_CHECKING:
     from station.backends.docker.engine import Engine
 
 SETTING = "sandbox.docker_network"
-UNRESTRICTED = "unrestricted"
-ASSERTED = "asserted by operator"
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class OperatorNetwork:
 
     def __post_init__(self) -> None:
         """Raises InvalidInput."""
-        if not _NAME.fullmatch(self.name) or self.name.lower() in ENGINE_NETWORKS:
+        if not may_be_given(self.name):
             raise InvalidInput(
                 f"{SETTING} is {self.name[:128]!r}; it must be none, bridge, or the name of a network of the engine: "
                 f"1 to 128 letters, digits and _.- alone, and not {', '.join(ENGINE_NETWORKS)}",
@@ -53,6 +50,11 @@ class OperatorNetwork:
         if not self.given:
             return NETWORK_NONE
         return ASSERTED if self.restricted else UNRESTRICTED
+
+    @property
+    def word(self) -> str:
+        """For `Capabilities.given`: its name, and what that is worth."""
+        return f"{self.name} ({self.report})" if self.given else NETWORK_NONE
 
     def of(self, wanted: str) -> str:
         """The engine's network for a spec's word. Raises CannotEnforce for a word that means neither nothing nor the

@@ -10,18 +10,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from station.backends.docker.engine import Engine, translate
+from station.backends.docker.engine import Engine
 from station.backends.docker.registry import SETTING, Credentials, Logins, registry_of
-from station.core.errors import InvalidInput, Refused, StationError, Unavailable
+from station.core.display import escape
+from station.core.errors import InvalidInput, Refused, StationError, StorageFull, Unavailable
 from station.core.wire import PullView
 
 log = logging.getLogger(__name__)
 
 _LOG_SECONDS = 30.0
 _DENIED = ("unauthorized", "authentication required", "basic auth credentials", "denied", "forbidden", "status 401")
-_UNKNOWN = ("manifest unknown", "not found", "name unknown")
+_UNKNOWN = ("manifest unknown", "not found", "name unknown", "no matching manifest")
+_DAMAGED = (
+    "digest", "verification failed", "checksum", "unexpected end of json", "invalid character", "unexpected eof",
+    "failed to register layer", "media type", "mediatype", "unsupported manifest", "invalid manifest", "invalid tar",
+)  # fmt: skip
+_NO_ROOM = ("no space left", "disk quota exceeded")
 _DONE = ("Pull complete", "Already exists")
-_SHOWN_CHARS = 300
+_LOGGED_CHARS = 2000
 
 
 @dataclass
@@ -138,22 +144,46 @@ class Pulls:
 
 
 def refusal(name: str, login: Credentials | None, status: int, message: str, doing: str) -> StationError:
-    """What it means that an engine could not pull: its registry's word comes through it, in many forms."""
-    said = translate(status, login.hide(message) if login else message, doing).message
-    said = said.removeprefix(f"the Docker engine refuses to {doing}: ")[:_SHOWN_CHARS]
+    """What it means that an engine could not pull: its registry's word comes through it, in many forms. None of it is
+    repeated but in the log, at debug: the registry was a caller's choice, and may be any server that the engine can
+    reach."""
+    told = login.hide(message) if login else message
+    log.debug("the engine was asked to %s and said (status %d): %s", doing, status, escape(told[:_LOGGED_CHARS]))
     server, lower = registry_of(name), message.lower()
+    where: dict[str, Any] = {"registry": server, "image": name}
+    if any(word in lower for word in _NO_ROOM):
+        return StorageFull(f"the engine's disk is full: {name} is not pulled", engine="resource_exhausted", **where)
     if status in (401, 403) or any(word in lower for word in _DENIED):
-        who = "nobody in particular" if login is None else f"{login.username or 'the bearer of its token'}"
         return Refused(
-            f"the registry {server} does not give {name} to {who}: check the name, and {SETTING} in station.yaml "
-            f"(username, password, server_address: {server}, or docker_config_path). It said: {said}",
+            f"the registry {server} does not give {name} to {_who(login)}: check the name, and {SETTING} in "
+            f"station.yaml (username, password, server_address: {server}, or docker_config_path)",
             engine="registry_denied",
-            registry=server,
-            image=name,
             setting=SETTING,
+            **where,
         )
     if status == 404 or any(word in lower for word in _UNKNOWN):
-        return InvalidInput(f"the registry {server} has no image {name}: {said}", field="image", image=name)
+        return InvalidInput(
+            f"the registry {server} has no image {name}, or none for the engine's machine", field="image", **where
+        )
     if status == 400:
-        return InvalidInput(f"the engine does not take {name} for an image's name: {said}", field="image", image=name)
-    return translate(status, login.hide(message) if login else message, doing)
+        return InvalidInput(f"the engine does not take {name} for an image's name", field="image", **where)
+    if any(word in lower for word in _DAMAGED):
+        return Unavailable(
+            f"what the registry {server} gave for {name} is damaged, or no image that the engine can use",
+            retryable=False,
+            engine="registry_damaged",
+            **where,
+        )
+    return Unavailable(
+        f"the engine does not get {name}: the registry {server} is out of its reach, or does not answer as one does; "
+        f"`docker pull {name}` on its machine shows its own words",
+        engine="registry_unreachable",
+        **where,
+    )
+
+
+def _who(login: Credentials | None) -> str:
+    """No name: it is the operator's, and who reads it may be anybody."""
+    if login is None:
+        return "nobody in particular"
+    return "the user of the credentials" if login.username else "the bearer of the token"

@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from station.core.errors import BackendUnavailable, InvalidInput
 
 HUB = "docker.io"
 SETTING = "sandbox.registry_auth"
+FROM_SETTING = "sandbox.pull_from"
 HELPER_SECONDS = 30.0
 _CONFIG_BYTES = 1 << 20
 _HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")
@@ -26,6 +27,7 @@ _ECR_USER = "AWS"
 _USER_OF_TOKENS = "<token>"
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
 _SHORTEST_HIDDEN = 4
+_REGISTRY = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,16 @@ class RegistryAuth:
             raise InvalidInput(f"{SETTING}.username needs a password or an identity_token beside it", field=SETTING)
         if self.password and not self.username and not _is_ecr(self.server_address):
             raise InvalidInput(f"{SETTING}.password needs a username beside it", field=f"{SETTING}.username")
+        if self.password and self.identity_token:
+            raise InvalidInput(
+                f"{SETTING} has a password and an identity_token; a registry is told one of them: leave the other out",
+                field=SETTING,
+            )
+        if _path_of(self.server_address):
+            raise InvalidInput(
+                f"{SETTING}.server_address is a registry as HOST or HOST:PORT, without a path",
+                field=f"{SETTING}.server_address",
+            )
         if self.server_address and not (self.password or self.identity_token):
             raise InvalidInput(
                 f"{SETTING}.server_address needs a password or an identity_token beside it", field=SETTING
@@ -82,11 +94,33 @@ class Credentials:
 
 
 def registry_of(image: str) -> str:
-    """The registry that an engine would ask for it."""
+    """The registry that an engine would ask for it, in small letters: a first part with a dot, a colon or a capital
+    letter is a host, as engines read names."""
     first, slash, _ = image.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
+    if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
         return _server(first)
     return HUB
+
+
+def registries(named: Iterable[str]) -> frozenset[str]:
+    """The registries of that list. Raises InvalidInput for what is none: each is a host, with a port where it has
+    one."""
+    found = frozenset(HUB if name.lower() in _HUB_NAMES else name.lower() for name in named)
+    for name in found:
+        if not _REGISTRY.fullmatch(name):
+            raise InvalidInput(
+                f"{FROM_SETTING} names registries, each as HOST or HOST:PORT, like docker.io; {name[:80]!r} is none",
+                field=FROM_SETTING,
+            )
+    return found
+
+
+def allowed(named: Iterable[str] | None, images: Iterable[str], auth: RegistryAuth) -> frozenset[str]:
+    """The registries that callers' images may be pulled from: those named; `None`: Docker Hub, which the built-in
+    images come from, and those of the operator's images and credentials."""
+    if named is not None:
+        return registries(named)
+    return frozenset({HUB, _server(auth.server_address or HUB), *map(registry_of, images)})
 
 
 class Logins:
@@ -110,7 +144,8 @@ class Logins:
         return None
 
     async def _from_config(self, server: str) -> Credentials | None:
-        path = Path(self._auth.docker_config_path).expanduser()
+        # Of a user that there is not it stays as it is, and is named.
+        path = Path(os.path.expanduser(self._auth.docker_config_path))
         document = _read_config(path / "config.json" if path.is_dir() else path)
         helpers = _table(document, "credHelpers")
         helper = next((name for key, name in helpers.items() if _server(key) == server), document.get("credsStore"))
@@ -169,11 +204,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             found = json.loads(file.read(_CONFIG_BYTES))
     except OSError as error:
-        raise _unusable(error.strerror or "it cannot be read") from error
+        raise _unusable(f"{path}: {error.strerror or 'it cannot be read'}") from error
     except ValueError:
-        raise _unusable("it is no JSON") from None
+        raise _unusable(f"{path} is no JSON") from None
     if not isinstance(found, dict):
-        raise _unusable("it holds no keys and values")
+        raise _unusable(f"{path} holds no keys and values")
     return found
 
 
@@ -200,6 +235,12 @@ def _server(address: str) -> str:
     """`https://index.docker.io/v1/` is `docker.io`."""
     host = re.sub(r"^https?://", "", address.strip()).partition("/")[0].lower()
     return HUB if host in _HUB_NAMES else host
+
+
+def _path_of(address: str) -> str:
+    """Docker Hub's name in config files has one, which is none."""
+    path = re.sub(r"^https?://", "", address.strip()).partition("/")[2].strip("/")
+    return "" if _server(address) == HUB else path
 
 
 def _is_ecr(address: str) -> bool:

@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from station.backends.docker.profile import own_profile
 from station.core.display import escape
 from station.core.errors import CannotEnforce
+from station.durable import write_private
 
 SETTING = "sandbox.docker_seccomp"
 MOST_BYTES = 1 << 20
@@ -23,6 +24,10 @@ _REFUSING = ("SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_A
 _ACTIONS = (*_REFUSING, "SCMP_ACT_KILL_THREAD", "SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
 _KEYS = frozenset({"defaultAction", "defaultErrnoRet", "architectures", "archMap", "syscalls", "flags"})
 _RULE_KEYS = frozenset({"names", "name", "action", "errnoRet", "args", "comment", "includes", "excludes"})
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MOST_STEPS = 200
 _CALL = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
@@ -68,24 +73,73 @@ def _read(path: str) -> bytes:
     if any(character in path for character in "\r\n\0") or not os.path.isabs(path):
         _refuse("its path must be absolute, without line breaks and NUL")
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with _opened(path) as fd:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                _refuse("it is no regular file")
+            _check_owner(found, "it")
+            if found.st_mode & _BY_OTHERS:
+                _refuse(f"its group or others may write it (mode {stat.S_IMODE(found.st_mode):04o}; chmod go-w)")
+            data = _content(fd)
     except OSError as error:
         link = "it is a symbolic link, or " if os.path.islink(path) else ""
-        _refuse(f"{link}it cannot be opened: {error.strerror}")
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            _refuse("it is no regular file")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            _refuse(f"its group or others may write it (mode {stat.S_IMODE(found.st_mode):04o}; chmod go-w)")
-        data = _content(fd)
-    except OSError as error:
-        _refuse(f"it cannot be read: {error.strerror}")
-    finally:
-        os.close(fd)
+        _refuse(f"{link}it cannot be read: {error.strerror}")
     if len(data) > MOST_BYTES:
         _refuse(f"it has more than {MOST_BYTES} bytes")
     return data
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """The file, reached step by step from the root: whoever may write in a directory on the way, or owns one, could put
+    another file there. Links on the way are followed where nobody else could have made them; the file is none."""
+    todo = _steps(path)
+    at = os.open("/", _DIRECTORY)
+    try:
+        for _ in range(_MOST_STEPS):
+            _check_directory(at)
+            if len(todo) < 2:
+                at = _instead(at, os.open(todo.pop() if todo else ".", _FILE, dir_fd=at))
+                yield at
+                return
+            name = todo.pop()
+            found = os.stat(name, dir_fd=at, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                _check_owner(found, f"the link {escape(name)[:80]} above it")
+                target = os.readlink(name, dir_fd=at)
+                todo += _steps(target)
+                if target.startswith("/"):
+                    at = _instead(at, os.open("/", _DIRECTORY))
+            else:
+                at = _instead(at, os.open(name, _DIRECTORY, dir_fd=at))
+        _refuse("too many directories and links lead to it")
+    finally:
+        os.close(at)
+
+
+def _steps(path: str) -> list[str]:
+    """Its parts, the last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _instead(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _check_directory(fd: int) -> None:
+    """One with the sticky bit (`/tmp`) may be written by all: what is in it can be replaced by its owner alone, and of
+    that each step is checked."""
+    found = os.fstat(fd)
+    where = f"the directory {escape(os.readlink(f'/proc/self/fd/{fd}'))[:200]} above it"
+    _check_owner(found, where)
+    if found.st_mode & _BY_OTHERS and not found.st_mode & stat.S_ISVTX:
+        _refuse(f"the group or others may write in {where} (mode {stat.S_IMODE(found.st_mode):04o}; chmod go-w)")
+
+
+def _check_owner(found: os.stat_result, what: str) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        _refuse(f"{what} belongs to the user with uid {found.st_uid}, not to root or the station's own user")
 
 
 def _content(fd: int) -> bytes:
@@ -152,7 +206,7 @@ def keep(copies: Path, profile: Profile) -> Path:
     copy = copies / f"{profile.fingerprint}.json"
     try:
         copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_new(copy, profile.text.encode())
+        write_private(copy, profile.text.encode(), replace=False)
         fd = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)
@@ -164,20 +218,3 @@ def keep(copies: Path, profile: Profile) -> Path:
     if not same or stat.S_IMODE(found.st_mode) != 0o600 or found.st_uid != os.geteuid():
         _refuse(f"its copy boxes/docker/seccomp/{copy.name} in the state directory was changed; remove the copy")
     return copy
-
-
-def _write_new(file: Path, data: bytes) -> None:
-    """Whole or not at all; one that is there stays. Raises OSError."""
-    half = file.with_name(f".stn-{secrets.token_hex(8)}")
-    try:
-        with open(
-            os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb"
-        ) as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        with suppress(FileExistsError):
-            os.link(half, file)
-    finally:
-        with suppress(OSError):  # it never came to be; what went wrong is told already
-            half.unlink()

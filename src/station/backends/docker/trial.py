@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from station.backends.docker.engine import Engine
 from station.backends.docker.facts import Trial
 from station.core.errors import StationError
-from station.core.paths import TMP
+from station.core.paths import TMP, WORKSPACE
 from station.guest.frames import StartRecord
 from station.guest.session import GuestSession
 
@@ -19,16 +19,15 @@ SECONDS = 20.0
 _GVISOR_FILE = b"sentry-meminfo"
 
 
-async def ask(box: DockerBox, *, quota: bool) -> Trial:
+async def ask(box: DockerBox) -> Trial:
     """Raises BoxLost where its guest does not answer."""
     session = await GuestSession.connect(box.connect, hello_seconds=SECONDS)
     try:
         can = session.hello.capabilities
         names = await _applet(session, "list", "/", "proc", "", "5000", "")
-        space = await _applet(session, "space", TMP)
+        tmp, workspace = [await _applet(session, "space", place) for place in (TMP, WORKSPACE)]
     finally:
         await session.aclose()
-    numbers = space.rstrip(b"\0").split()
     return Trial(
         gvisor=_GVISOR_FILE in names,
         containment="pidns" if "pidns" in can else "subreaper",
@@ -36,9 +35,22 @@ async def ask(box: DockerBox, *, quota: bool) -> Trial:
         filtered="filtered" in can,
         doors_shut="doors_shut" in can,
         separate_uid="separate_uid" in can,
-        tmp_bytes=int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else None,
-        quota=quota,
+        tmp_bytes=_total(tmp),
+        workspace_bytes=_total(workspace),
     )
+
+
+def _total(space: bytes) -> int | None:
+    numbers = space.rstrip(b"\0").split()
+    return int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else None
+
+
+def why_not_held(told: Trial, size_mb: int) -> str:
+    """Empty: the workspace of the trial box had its size."""
+    if told.workspace_bytes is not None and 0 < told.workspace_bytes <= size_mb << 20:
+        return ""
+    seen = "no size" if told.workspace_bytes is None else f"{told.workspace_bytes >> 20} MiB"
+    return f"a trial box on an image of {size_mb} MiB saw {seen}"
 
 
 async def _applet(session: GuestSession, *argv: str) -> bytes:

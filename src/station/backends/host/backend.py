@@ -21,7 +21,7 @@ from station.backends._trees import remove_below
 from station.backends._users import Users, choose
 from station.backends._users import look as look_at_users
 from station.backends.base import Labels, Layout
-from station.core.capabilities import Capabilities, Grade, Level, LimitReport
+from station.core.capabilities import UNRESTRICTED, Capabilities, Grade, Level, LimitReport
 from station.core.codec import to_plain
 from station.core.errors import BackendUnavailable, CannotEnforce, InternalError
 from station.core.spec import Spec
@@ -29,8 +29,7 @@ from station.guest.binary import guest_binary
 
 ROOT_FILES = Path("/var/lib/station-host")
 """Where files are if the station is root: its state directory is closed to the user that code runs as."""
-NETWORK = "unrestricted"
-_NETWORKS = ("none", "public", NETWORK)
+_NETWORKS = ("none", "public", UNRESTRICTED)
 """`none` is what a spec says where nobody asked; the answer says `unrestricted`."""
 
 
@@ -74,7 +73,7 @@ class HostBackend(LocalBackend):
                 f"host cannot hold code to the allow list {spec.network!r}: it has the network of this machine",
                 network=spec.network,
             )
-        refuse_unknown_here(capabilities, Spec(self.name, image=spec.image, network=NETWORK))
+        refuse_unknown_here(capabilities, Spec(self.name, image=spec.image, network=UNRESTRICTED))
         refuse_unenforced(capabilities, spec, in_memory=False)
         require_runtime(spec.runtime, self._runtimes)
         if spec.mount is not None:
@@ -189,7 +188,9 @@ class HostBackend(LocalBackend):
             elif not os.access(settings.guest, os.X_OK):
                 raise BackendUnavailable(f"there is no guest at {settings.guest}")
         except BackendUnavailable as error:
-            return Capabilities(self.name, available=False, grade=Grade.NONE, network=NETWORK, reason=error.message)
+            return Capabilities(
+                self.name, available=False, grade=Grade.NONE, network=UNRESTRICTED, reason=error.message
+            )
         root = os.geteuid() == 0
         if root and not settings.as_root:
             self._users = choose(look_at_users(), settings.spare_uid)
@@ -201,7 +202,7 @@ class HostBackend(LocalBackend):
             available=True,
             grade=Grade.NONE,
             limits=self._limits(),
-            network=NETWORK,
+            network=UNRESTRICTED,
             containment="subreaper",
             mounts=True,
             powers=("measurable",),

@@ -195,22 +195,37 @@ class AsyncFiles:
         return size
 
     async def stage(
-        self, key: str, destination: PathLike, *, mode: int | str | None = None, overwrite: bool = True
+        self,
+        key: str,
+        destination: PathLike,
+        *,
+        mode: int | str | None = None,
+        overwrite: bool = True,
+        own: bool = False,
     ) -> Staged:
         """A file of the station's store to `destination` in the sandbox, straight from the store and checked by its
-        digest. Makes parents. Raises FileNotFound for the key, PathRefused, AlreadyExists without `overwrite`."""
-        wanted = StageRequest(key, encode_name(os.fspath(destination)), octal(mode) or "644", overwrite)
+        digest. Makes parents. `own`: nothing below `sessions/` that is another sandbox's. Raises FileNotFound for the
+        key, PathRefused, AlreadyExists without `overwrite`."""
+        wanted = StageRequest(key, encode_name(os.fspath(destination)), octal(mode) or "644", overwrite, own)
         call = Call("POST", url("sandboxes", self._path[1], "stage"), wanted, replay=overwrite, read_seconds=_LONG)
         return from_plain(Staged, await self._connection.request(call))
 
     async def publish(
-        self, source: PathLike, key: str | None = None, *, ttl: str | None = None, content_type: str | None = None
+        self,
+        source: PathLike,
+        key: str | None = None,
+        *,
+        ttl: str | None = None,
+        content_type: str | None = None,
+        own: bool = False,
     ) -> StoredFile:
         """A file of the sandbox into the station's store, straight to it; `key`: `None` is `files/` and a new id.
 
-        `ttl`: as `7d`. Raises FileNotFound, Conflict where the file became shorter while it was read, StorageFull.
+        `ttl`: as `7d`. `own`: over no file that this sandbox has not published (AlreadyExists), below `files/` or its
+        own `sessions/` alone (Refused). Raises FileNotFound, Conflict where the file became shorter while it was read,
+        StorageFull.
         """
-        wanted = PublishRequest(encode_name(os.fspath(source)), key, ttl, content_type)
+        wanted = PublishRequest(encode_name(os.fspath(source)), key, ttl, content_type, own)
         call = Call("POST", url("sandboxes", self._path[1], "publish"), wanted, read_seconds=_LONG)
         return from_plain(StoredFile, await self._connection.request(call))
 

@@ -15,6 +15,8 @@ from .connection import AsyncConnection
 LOOK_SECONDS = 0.5
 PULL_SECONDS = 1900.0
 """How much longer an answer may take: the station gives a pull half an hour."""
+OPEN_SECONDS = 120 + PULL_SECONDS
+"""How long the answer to an open may take."""
 
 
 async def request_shown(connection: AsyncConnection, call: Call, image: str | None, progress: bool | None) -> Any:

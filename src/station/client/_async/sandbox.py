@@ -21,7 +21,7 @@ from station.core.wire import ExecRequest, OpenRequest, ProcessView, SandboxView
 from .connection import AsyncConnection, owned
 from .files import AsyncFiles
 from .processes import AsyncProcess, AsyncProcesses, OnOutput
-from .pulling import PULL_SECONDS, request_shown
+from .pulling import OPEN_SECONDS, request_shown
 
 _CANCEL_SECONDS = 5.0
 
@@ -226,7 +226,7 @@ class AsyncSandbox:
 
 async def open_view(connection: AsyncConnection, request: OpenRequest, progress: bool | None = False) -> SandboxView:
     """The view that POST /sandboxes answers with."""
-    call = Call("POST", url("sandboxes"), request, replay=True, read_seconds=120 + PULL_SECONDS)
+    call = Call("POST", url("sandboxes"), request, replay=True, read_seconds=OPEN_SECONDS)
     return from_plain(SandboxView, await request_shown(connection, call, request.image, progress))
 
 

@@ -35,7 +35,7 @@ from station.core.errors import StationError
 from station.core.wire import MAX_TIMEOUT_SECONDS, Diagnosis, RunRequest, SandboxView, StationView
 
 from .connection import Connection
-from .pulling import PULL_SECONDS, request_shown
+from .pulling import OPEN_SECONDS, PULL_SECONDS, request_shown
 from .sandbox import Sandbox, delete_at, get_view, list_views, open_view, view_at
 from .stored import StoredFiles
 
@@ -181,7 +181,7 @@ class Client:
         """How a new sandbox would be isolated. Makes nothing, but may pull its image; raises as `open` would where it
         would be refused: a backend that does not work here, an image that is missing, a limit that cannot be kept."""
         request = open_request("check", where, runtime=runtime, timeout_seconds=None, temporary=False)
-        call = Call("POST", url("sandboxes", "check"), request, replay=True, read_seconds=3600)
+        call = Call("POST", url("sandboxes", "check"), request, replay=True, read_seconds=OPEN_SECONDS)
         return from_plain(Isolation, self._connection.request(call))
 
     def get(self, name: str = "default") -> Sandbox:

@@ -16,6 +16,8 @@ from .connection import Connection
 LOOK_SECONDS = 0.5
 PULL_SECONDS = 1900.0
 """How much longer an answer may take: the station gives a pull half an hour."""
+OPEN_SECONDS = 120 + PULL_SECONDS
+"""How long the answer to an open may take."""
 
 
 def request_shown(connection: Connection, call: Call, image: str | None, progress: bool | None) -> Any:

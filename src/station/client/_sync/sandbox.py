@@ -22,7 +22,7 @@ from station.core.wire import ExecRequest, OpenRequest, ProcessView, SandboxView
 from .connection import Connection, owned
 from .files import Files
 from .processes import Process, Processes, OnOutput
-from .pulling import PULL_SECONDS, request_shown
+from .pulling import OPEN_SECONDS, request_shown
 
 _CANCEL_SECONDS = 5.0
 
@@ -227,7 +227,7 @@ class Sandbox:
 
 def open_view(connection: Connection, request: OpenRequest, progress: bool | None = False) -> SandboxView:
     """The view that POST /sandboxes answers with."""
-    call = Call("POST", url("sandboxes"), request, replay=True, read_seconds=120 + PULL_SECONDS)
+    call = Call("POST", url("sandboxes"), request, replay=True, read_seconds=OPEN_SECONDS)
     return from_plain(SandboxView, request_shown(connection, call, request.image, progress))
 
 

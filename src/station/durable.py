@@ -1,0 +1,38 @@
+"""Files that outlive a crash of the machine: whole or not at all, and on the disk before anybody is told."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_private(file: Path, data: bytes, *, replace: bool = True) -> None:
+    """Whole or not at all, durably, and for this user alone. `replace` false: one that is there meanwhile stays as it
+    is. Raises OSError."""
+    half = file.with_name(f".stn-{secrets.token_hex(8)}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(half, flags, 0o600), "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        if replace:
+            half.replace(file)
+        else:
+            with suppress(FileExistsError):
+                os.link(half, file)
+        sync_directory(file.parent)
+    finally:
+        with suppress(OSError):  # it has its name, or never came to be; what went wrong is told already
+            half.unlink()
+
+
+def sync_directory(directory: Path) -> None:
+    """The names in it are on the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
