@@ -10,6 +10,8 @@ from station.core.errors import InvalidInput
 from station.mcp.tools import TOOLS, input_schema, parse
 
 NEEDED: dict[str, dict[str, Any]] = {
+    "sandbox_stage_file": {"file_key": "files/a", "destination": "a"},
+    "sandbox_publish_file": {"source": "a"},
     "sandbox_run": {"code": "1"},
     "sandbox_exec": {"command": "x"},
     "sandbox_start": {"command": "x"},

@@ -275,6 +275,7 @@ class PublishAnswer:
     checksum: str
     """SHA-256, hex."""
     content_type: str
+    """By the end of its name."""
     sandbox_id: str
     expires_at: float | None = None
     """When it goes by itself, in seconds since the epoch. Left out: it stays."""

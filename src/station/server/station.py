@@ -348,12 +348,14 @@ class Station:
     async def _fetched(self, request: OpenRequest | RunRequest) -> Spec:
         """Its spec, checked, and what a box of it needs is here."""
         spec = await self._spec(request)
+        if isinstance(request, RunRequest):
+            spec = as_run(spec)  # its files are in memory: other limits can be kept
         await self.boxes.check(spec)
         await self.boxes.fetch(spec)
         return spec
 
     async def _run_spec(self, request: RunRequest) -> Spec:
-        spec = as_run(await self._fetched(request))
+        spec = await self._fetched(request)
         return with_image(spec, await self.boxes.capabilities(spec.backend))
 
     async def _box_lost(self, uid: str, generation: int, reason: str) -> None:
