@@ -26,7 +26,7 @@ _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _PLAINLY = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
-    "dataclass_type": "must be a section with keys of its own",
+    "dataclass_type": "must be an object, that is a section with keys of its own",
 }
 """Where the library speaks of itself."""
 # Which side of a union was tried stands in a place too, and is nothing that anybody wrote.

@@ -122,7 +122,8 @@ def test_on_docker_all_that_is_guaranteed_holds(engine: Engine, runtime: str, ra
         assert set(found.values()) <= {"held", "not guaranteed"}, done.stdout
         assert done.returncode == 0
         ran(target)
-        assert engine.docker("ps", "--all", "--quiet", "--filter", "label=station.id") == ""
+        own = (Path(env["STN_HOME"]) / "station_id").read_text().strip()
+        assert engine.docker("ps", "--all", "--quiet", "--filter", f"label=station.station={own}") == ""
 
 
 @pytest.mark.root

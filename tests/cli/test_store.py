@@ -122,7 +122,7 @@ def test_a_large_file_goes_in_pieces_with_progress(client: Client, tmp_path: Pat
     data = random.Random(9).randbytes(9_000_000)
     (tmp_path / "big").write_bytes(data)
     seen: list[int] = []
-    stored = client.files.upload(tmp_path / "big", "big", progress=lambda done, total: seen.append(done))
+    stored = client.files.upload(tmp_path / "big", key="big", progress=lambda done, total: seen.append(done))
     assert seen == [4 << 20, 8 << 20, len(data)]
     assert client.files.read("big") == data
     target = tmp_path / "back"
@@ -158,7 +158,7 @@ def test_hd_f13_a_file_that_is_rewritten_while_it_is_published_is_stored_as_it_w
         stored = 0
         for _ in range(20):
             try:
-                published = sandbox.files.publish("f", "racing")
+                published = sandbox.files.publish("f", key="racing")
             except (errors.Conflict, errors.FileNotFound):
                 continue
             stored += 1
@@ -220,6 +220,6 @@ def test_an_upload_goes_on_after_the_station_was_killed(home: Path, tmp_path: Pa
                 killed.append(pid_of(home))
                 os.kill(killed[0], signal.SIGKILL)
 
-        client.files.upload(tmp_path / "big", "survivor", progress=strike)
+        client.files.upload(tmp_path / "big", key="survivor", progress=strike)
         assert client.files.read("survivor") == data
         assert client.info().pid != killed[0]

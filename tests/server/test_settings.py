@@ -156,7 +156,7 @@ def test_a_file_that_was_edited_since_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("sandbox: docker\n", "sandbox: must be a section with keys of its own"),
+        ("sandbox: docker\n", "sandbox: must be an object, that is a section with keys of its own"),
         ("sandbox: {enabled: maybe}\n", "sandbox.enabled: must be true or false"),
     ],
 )

@@ -318,6 +318,28 @@ async def test_an_end_that_cannot_be_written_down_is_told_all_the_same(
     assert one.processes.list(UID)[0].exit_code == 0
 
 
+async def test_a_mark_that_could_not_be_written_is_no_news_once_the_end_is(
+    one: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full for a moment while it starts, and has room again before it ends."""
+    from station.core.errors import StorageFull
+
+    refused = asyncio.Event()
+
+    def full(*_: object) -> None:
+        refused.set()
+        raise StorageFull("full")
+
+    monkeypatch.setattr(one.journal, "update", full)
+    record = await one.processes.start(one.live, sh("read line; exit 3", stdin_open=True))
+    await refused.wait()
+    monkeypatch.undo()
+    await one.processes.write_stdin(UID, record.id, pieces(b"go\n"))
+    for _ in range(2):
+        assert (await one.processes.get(UID, record.id, wait_seconds=30)).exit_code == 3
+        one.processes.sweep()
+
+
 async def test_the_kernels_word_makes_a_kill_an_oom(home: Path) -> None:
     import tempfile
 

@@ -65,7 +65,7 @@ def upload(
             if not local.exists():
                 raise FileNotFound(f"there is no file {encode_name(path)} here", path=encode_name(path))
             with bar(local.name) as progress:
-                stored = client.files.upload(local, key, ttl=ttl, progress=progress)
+                stored = client.files.upload(local, key=key, ttl=ttl, progress=progress)
     _tell("Uploaded", stored.key, stored, verbose=verbose, json=json)
 
 
@@ -178,7 +178,7 @@ def publish(
     """Put a file of a sandbox into the store, straight from there; a KEY that is there is overwritten."""
     name, path = _place(source)
     with _connect(station) as client:
-        stored = client.get(name).files.publish(path, key, ttl=ttl)
+        stored = client.get(name).files.publish(path, key=key, ttl=ttl)
     _tell("Published", stored.key, stored, verbose=verbose, json=json)
 
 

@@ -222,7 +222,8 @@ class InternalError(StationError):
 def _tree(root: type[StationError]) -> dict[str, type[StationError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
-        found |= _tree(child)
+        # One with the code of its parent is somebody's own, and nothing that travels.
+        found |= {code: kind for code, kind in _tree(child).items() if code not in found}
     return found
 
 

@@ -29,7 +29,7 @@ async def stage(call: Call, wanted: StageInput) -> Reply:
 
 async def publish(call: Call, wanted: PublishInput) -> Reply:
     async def work(sandbox: AsyncSandbox) -> tuple[AsyncSandbox, StoredFile]:
-        return sandbox, await sandbox.files.publish(wanted.source, wanted.file_key, own=True)
+        return sandbox, await sandbox.files.publish(wanted.source, key=wanted.file_key, own=True)
 
     sandbox, stored = await call.caller.within(wanted.sandbox_id, work)
     answer = PublishAnswer(

@@ -289,14 +289,15 @@ class Supervisor:
             logger.error("%s is not written down: %s", record.id, error)
             self.unsaved[record.sandbox_uid, record.id] = record
             return False
+        # What was left to be written later is older than this.
+        self.unsaved.pop((record.sandbox_uid, record.id), None)
         return True
 
     def save_again(self) -> None:
         """Writes down what could not be when it ended: the disk may have room again."""
-        for key, record in list(self.unsaved.items()):
+        for record in list(self.unsaved.values()):
             if not self._save(record):
                 return
-            del self.unsaved[key]
 
     def _never_started(self, running: Running, error: StationError) -> None:
         """Nothing ran: the id is free again, and whoever waits is told why."""

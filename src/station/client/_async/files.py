@@ -213,8 +213,8 @@ class AsyncFiles:
     async def publish(
         self,
         source: PathLike,
-        key: str | None = None,
         *,
+        key: str | None = None,
         ttl: str | None = None,
         content_type: str | None = None,
         own: bool = False,

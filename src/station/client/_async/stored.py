@@ -40,8 +40,8 @@ class AsyncStoredFiles:
     async def upload(
         self,
         source: PathLike,
-        key: str | None = None,
         *,
+        key: str | None = None,
         ttl: str | None = None,
         content_type: str | None = None,
         progress: Progress | None = None,

@@ -214,8 +214,8 @@ class Files:
     def publish(
         self,
         source: PathLike,
-        key: str | None = None,
         *,
+        key: str | None = None,
         ttl: str | None = None,
         content_type: str | None = None,
         own: bool = False,

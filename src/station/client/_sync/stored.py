@@ -41,8 +41,8 @@ class StoredFiles:
     def upload(
         self,
         source: PathLike,
-        key: str | None = None,
         *,
+        key: str | None = None,
         ttl: str | None = None,
         content_type: str | None = None,
         progress: Progress | None = None,
