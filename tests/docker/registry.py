@@ -175,20 +175,27 @@ class Gate:
         assert task
         self._tasks.add(task)
         self.connections += 1
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
-        asking = asyncio.create_task(self._ask(reader, up_writer))
-        answering = asyncio.create_task(self._answer(up_reader, writer))
+        ends = [writer.transport]
+        halves: list[asyncio.Task[None]] = []
+        held_here = asyncio.Event()
         try:
-            await asyncio.wait((asking, answering), return_when=asyncio.FIRST_COMPLETED)
-            if asking.done() and self.held.is_set() and not self._open.is_set():
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+            ends.append(up_writer.transport)
+            halves.append(asyncio.create_task(self._ask(reader, up_writer)))
+            halves.append(asyncio.create_task(self._answer(up_reader, writer, held_here)))
+            await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+            # An engine has several connections and drops some: only this one's answer was waited for.
+            if halves[0].done() and held_here.is_set() and not self._open.is_set():
                 self.left.set()
+        except (asyncio.CancelledError, OSError):
+            pass  # the gate is taken away, or the registry has gone
         finally:
-            for one in (asking, answering):
-                one.cancel()
-            await asyncio.gather(asking, answering, return_exceptions=True)
-            for end in (writer, up_writer):
-                end.transport.abort()
+            for end in ends:
+                end.abort()
+            for half in halves:
+                half.cancel()
             self._tasks.discard(task)
+        await asyncio.gather(*halves, return_exceptions=True)
 
     async def _ask(self, reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -200,11 +207,14 @@ class Gate:
                 up_writer.write(data)
                 await up_writer.drain()
 
-    async def _answer(self, up_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, up_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held_here: asyncio.Event
+    ) -> None:
         passed = 0
         with suppress(OSError):
             while data := await up_reader.read(1 << 16):
                 if passed + len(data) > self._let and not self._open.is_set():
+                    held_here.set()
                     self.held.set()
                     await self._open.wait()
                 passed += len(data)
