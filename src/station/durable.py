@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_private(file: Path, data: bytes, *, replace: bool = True) -> None:
@@ -27,6 +29,18 @@ def write_private(file: Path, data: bytes, *, replace: bool = True) -> None:
     finally:
         with suppress(OSError):  # it has its name, or never came to be; what went wrong is told already
             half.unlink()
+
+
+def write_all(file: BinaryIO, data: bytes) -> None:
+    """All of it to a file without a buffer, which may take a part at a time. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it tells of a disk or a quota without room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def sync_directory(directory: Path) -> None:

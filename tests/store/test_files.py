@@ -8,6 +8,7 @@ import hashlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from station.core.errors import AlreadyExists, InternalError, InvalidInput, Stor
 from station.core.records import Owner
 from station.core.stored import StoredFile
 from station.store import directory
+from station.store.catalog import Catalog
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts, FileStore
 from station.store.threads import in_thread
@@ -363,3 +365,26 @@ async def test_a_reader_that_is_cancelled_again_and_again_closes_no_file_under_i
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [True]
+
+
+async def test_a_commit_that_failed_leaves_nothing_behind_after_the_next_sweep(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep looks at the blobs only where there is a reason to."""
+    await put(store, "files/a", b"kept")
+    assert (await store.sweep(NOW)).orphan_bytes == 0
+    blob(tmp_path, b"unseen").parent.mkdir(exist_ok=True)
+    blob(tmp_path, b"unseen").write_bytes(b"unseen")
+    assert (await store.sweep(NOW)).orphan_bytes == 0
+
+    def fails(*_: object) -> None:
+        raise sqlite3.OperationalError("the disk did not answer")
+
+    monkeypatch.setattr(Catalog, "put", fails)
+    with pytest.raises(Unavailable):
+        await put(store, "files/b", b"half-way")
+    monkeypatch.undo()
+    assert blob(tmp_path, b"half-way").exists()
+    assert (await store.sweep(NOW)).orphan_bytes == len(b"half-way") + len(b"unseen")
+    assert not blob(tmp_path, b"half-way").exists()
+    assert await content(store, "files/a") == b"kept"

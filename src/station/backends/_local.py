@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from station.backends._trees import remove_below
 from station.backends.base import Labels
 from station.core.errors import BoxLost, InternalError, InvalidInput, StationError, StorageFull, Unavailable
 from station.core.records import BoxRef
+from station.durable import is_full
 
 START_SECONDS = 10.0
 _POLL_SECONDS = 0.002
@@ -180,6 +180,6 @@ class LocalBackend:
 
 
 def _translated(error: OSError) -> StationError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return StorageFull(f"no room to make a box: {error.strerror}")
     return Unavailable(f"the box could not be started: {error}")

@@ -48,11 +48,11 @@ PidsOption = Annotated[int | None, typer.Option(metavar="N", help="Limit of proc
 BestEffortOption = Annotated[bool, typer.Option("--best-effort", help="Accept a limit that cannot be enforced here.")]
 
 
-def connect(*, start: bool = True, any_version: bool = False) -> Client:
-    """A connection to the station of this state directory."""
+def connect(*, start: bool = True, any_version: bool = False, url: str | None = None) -> Client:
+    """A connection to the station of this state directory, or to the one at `url`."""
     from station.client._sync.client import Client
 
-    return Client(start=start, any_version=any_version)
+    return Client(start=start, any_version=any_version, url=url)
 
 
 def parse_env(given: list[str] | None) -> dict[str, str]:

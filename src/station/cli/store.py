@@ -57,7 +57,7 @@ def upload(
     json: JsonOption = False,
 ) -> None:
     """Put a file into the store; a KEY that is there is overwritten."""
-    with _connect(station) as client:
+    with connect(url=station) as client:
         if path == "-":
             stored = client.files.write(key, sys.stdin.buffer, ttl=ttl)
         else:
@@ -84,7 +84,7 @@ def download(
     Without -o it gets the name that it was uploaded with, else the end of its key; a file of that name is not
     overwritten.
     """
-    with _connect(station) as client:
+    with connect(url=station) as client:
         if output == "-":
             for chunk in client.files.chunks(key):
                 sys.stdout.buffer.write(chunk)
@@ -103,7 +103,7 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List what is in the store, by key."""
-    with _connect(station) as client:
+    with connect(url=station) as client:
         found = client.files.list(prefix)
     if json:
         print_json({"files": found, "count": len(found)})
@@ -127,7 +127,7 @@ def delete(
 ) -> None:
     """Remove a file from the store."""
     name = check_key(key)
-    with _connect(station) as client:
+    with connect(url=station) as client:
         if not force:
             size = _size(client.files.info(name).size)  # nobody is asked about what is not there
             if not _agrees(f"Delete file '{escape(name)}' ({size})? [y/N]: "):
@@ -140,7 +140,7 @@ def delete(
 
 def info(key: KeyArgument, *, station: StationOption = None, json: JsonOption = False) -> None:
     """Show what is known of a file of the store."""
-    with _connect(station) as client:
+    with connect(url=station) as client:
         stored = client.files.info(key)
     print_json(stored) if json else print(_block(stored))
 
@@ -159,7 +159,7 @@ def stage(
     A file that is there is overwritten. In a folder it gets the end of its KEY as its name.
     """
     name, path = _place(target)
-    with _connect(station) as client:
+    with connect(url=station) as client:
         files = client.get(name).files
         wanted = check_key(key)
         staged = files.stage(wanted, f"{path}{posixpath.basename(wanted)}" if path.endswith("/") else path)
@@ -177,7 +177,7 @@ def publish(
 ) -> None:
     """Put a file of a sandbox into the store, straight from there; a KEY that is there is overwritten."""
     name, path = _place(source)
-    with _connect(station) as client:
+    with connect(url=station) as client:
         stored = client.get(name).files.publish(path, key=key, ttl=ttl)
     _tell("Published", stored.key, stored, verbose=verbose, json=json)
 
@@ -187,14 +187,6 @@ def _place(word: str) -> tuple[str, str]:
     if found is None:
         raise InvalidInput(f"{word[:80]!r} is no place in a sandbox; that is NAME:PATH", field="path")
     return found
-
-
-def _connect(station: str | None) -> Client:
-    if station is None:
-        return connect()
-    from station.client._sync.client import Client
-
-    return Client(url=station)
 
 
 def _target(client: Client, key: str, output: str | None) -> Path:

@@ -8,14 +8,13 @@ without a key is always what a crash has left, and nobody counts references. The
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import secrets
 import sqlite3
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +31,7 @@ from station.core.errors import (
 )
 from station.core.records import Owner
 from station.core.stored import MAX_FILES, StoredFile
-from station.durable import sync_directory
+from station.durable import is_full, sync_directory, write_all
 
 from .catalog import Catalog, Removed
 from .database import translated
@@ -64,6 +63,8 @@ class DirectoryFiles:
         self._files = self._used = self._coming = 0
         """Keys; bytes of what is stored, and of what is under way: both have taken their room."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
+        self._may_have_orphans = True
+        """Of a crash, or of a change that failed half-way: nothing else leaves a blob without a key."""
         self._closed = False
         try:
             self._catalog: Catalog = self._thread.submit(self._guarded, self._open).result()
@@ -169,7 +170,7 @@ class DirectoryFiles:
         if before is None and self._files >= MAX_FILES:
             raise StorageFull(f"the file store has {MAX_FILES} files, which is the most; delete some", limit=MAX_FILES)
         is_new = not self._catalog.is_named(file.checksum)
-        with self._catalog.transaction():
+        with self._between(), self._catalog.transaction():
             # Also over a blob that is there: it may have been damaged since, and this one is known to be good.
             incoming.move(self._blob(file.checksum))
             self._catalog.put(owner, file)
@@ -197,14 +198,27 @@ class DirectoryFiles:
     def _drop_unnamed(self, contents: Removed) -> int:
         """Bytes that no key names any more. After the catalogue: a crash leaves a blob too many, never one too few."""
         freed = 0
-        for checksum, size in set(contents):
-            if not self._catalog.is_named(checksum):
-                self._blob(checksum).unlink(missing_ok=True)
-                freed += size
+        with self._between():
+            for checksum, size in set(contents):
+                if not self._catalog.is_named(checksum):
+                    self._blob(checksum).unlink(missing_ok=True)
+                    freed += size
         return freed
 
+    @contextmanager
+    def _between(self) -> Iterator[None]:
+        """Around what makes blobs and keys differ for a moment: where it fails, they may go on to."""
+        known, self._may_have_orphans = self._may_have_orphans, True
+        yield
+        self._may_have_orphans = known
+
     def _drop_orphans(self) -> int:
-        return self._drop_unnamed([(path.name, path.stat().st_size) for path in _blobs(self._path / "blobs")])
+        """Looks at every blob, and so only where there is a reason to."""
+        if not self._may_have_orphans:
+            return 0
+        freed = self._drop_unnamed([(path.name, path.stat().st_size) for path in _blobs(self._path / "blobs")])
+        self._may_have_orphans = False
+        return freed
 
     def _blob(self, checksum: str) -> Path:
         return self._path / "blobs" / checksum[:2] / checksum
@@ -242,7 +256,7 @@ class DirectoryFiles:
             otherwise = Unavailable(f"{unusable}: {error}", retryable=False)
             raise translated(error, self._path / "catalog.db", full=full, otherwise=otherwise) from error
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(error):
                 raise StorageFull(full, retryable=True) from error
             raise Unavailable(f"{unusable}: {error.strerror}", retryable=False) from error
 
@@ -265,9 +279,7 @@ class _Incoming:
 
     def write(self, chunk: bytes) -> None:
         assert self._file is not None
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        write_all(self._file, chunk)
         self._hash.update(chunk)
         self.size += len(chunk)
 

@@ -8,12 +8,12 @@ order changes nothing, and its sender is told where to go on.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +32,8 @@ from station.core.errors import (
 from station.core.ids import new_id
 from station.core.records import Owner
 from station.core.stored import UPLOAD_BYTES, StoredFile, Upload
-from station.durable import sync_directory, write_private
+from station.core.wire import DIGEST_BYTES
+from station.durable import is_full, sync_directory, write_all, write_private
 
 from .files import Facts, FileStore
 from .threads import in_thread
@@ -42,7 +43,6 @@ T = TypeVar("T")
 KEPT_SECONDS = 86400.0
 """How long an upload waits for its next piece."""
 MAX_UPLOADS = 256
-_DIGEST_BYTES = 32
 _ID = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}")
 _READ_BYTES = 1 << 20
 
@@ -109,7 +109,7 @@ class Uploads:
             # Its room is the file's from here on.
             self._store.release(upload.size)
             try:
-                stored = await self._store.put(owner, upload.key, self._content(upload_id), facts)
+                stored = await self._store.put(owner, upload.key, _read_all(self._path / f"{upload_id}.part"), facts)
             except InvalidInput:
                 await self._remove(upload_id)
                 raise
@@ -182,9 +182,7 @@ class Uploads:
         before = path.stat().st_size
         with path.open("ab", buffering=0) as file:
             try:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[file.write(rest) :]
+                write_all(file, piece)
                 os.fdatasync(file.fileno())
             except OSError:
                 file.truncate(before)
@@ -196,9 +194,6 @@ class Uploads:
         for suffix in (".json", ".part"):
             os.utime(self._path / f"{upload_id}{suffix}", (self._now(), self._now()))
 
-    def _content(self, upload_id: str) -> AsyncIterator[bytes]:
-        return _read_all(self._path / f"{upload_id}.part")
-
     async def _remove(self, upload_id: str) -> None:
         def remove() -> None:
             # The record first: a part without one is nobody's, and the next sweep of the directory takes it.
@@ -208,32 +203,25 @@ class Uploads:
 
         await in_thread(_guarded, remove)
 
-    def _alone(self, upload_id: str) -> _Alone:
-        return _Alone(self._busy, upload_id)
-
-
-class _Alone:
-    """One call at a time for each upload."""
-
-    def __init__(self, busy: set[str], upload_id: str) -> None:
-        self._busy, self._id = busy, upload_id
-
-    def __enter__(self) -> None:
-        if self._id in self._busy:
-            raise Busy("another piece of this upload is coming just now", upload=self._id)
-        self._busy.add(self._id)
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.discard(self._id)
+    @contextmanager
+    def _alone(self, upload_id: str) -> Iterator[None]:
+        """One call at a time for each upload."""
+        if upload_id in self._busy:
+            raise Busy("another piece of this upload is coming just now", upload=upload_id)
+        self._busy.add(upload_id)
+        try:
+            yield
+        finally:
+            self._busy.discard(upload_id)
 
 
 async def _piece(sealed: AsyncIterable[bytes]) -> bytes:
     came = bytearray()
     async for chunk in sealed:
         came += chunk
-        if len(came) > UPLOAD_BYTES + _DIGEST_BYTES:
+        if len(came) > UPLOAD_BYTES + DIGEST_BYTES:
             raise TooLarge(f"a piece of an upload has at most {UPLOAD_BYTES} bytes", limit=UPLOAD_BYTES)
-    piece, digest = bytes(came[:-_DIGEST_BYTES]), bytes(came[-_DIGEST_BYTES:])
+    piece, digest = bytes(came[:-DIGEST_BYTES]), bytes(came[-DIGEST_BYTES:])
     if hashlib.sha256(piece).digest() != digest:
         raise InvalidInput("the piece does not have the SHA-256 that follows it; nothing was kept of it", field="body")
     return piece
@@ -249,6 +237,6 @@ def _guarded(work: Callable[[], T]) -> T:
     try:
         return work()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise StorageFull("the disk is full: no room for the upload", retryable=True) from error
         raise Unavailable(f"the upload cannot be kept: {error.strerror}", retryable=False) from error

@@ -6,7 +6,6 @@ stream. Offsets are absolute; which bytes are held follows from names and sizes 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from station.core.errors import InternalError, StationError, StorageFull
 from station.core.records import StreamTotals
 from station.core.wire import DEFAULT_KEPT_BYTES, Content, StreamView
+from station.durable import is_full
 
 logger = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ class ProcessSpool:
 
 
 def _not_kept(error: OSError) -> StationError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return StorageFull("the disk of the station's state directory is full; nothing was started", retryable=True)
     return InternalError(f"the input of a command cannot be kept: {error.strerror}")
 

@@ -18,6 +18,7 @@ from station.backends.docker import loops, quota
 from station.backends.docker.fence import Fence
 from station.backends.docker.quota import SETTING
 from station.core.errors import InternalError, StationError, StorageFull, Unavailable
+from station.durable import is_full
 
 _TOOLS = ("mkfs.ext4", "debugfs")
 _PLACES = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -223,7 +224,7 @@ async def _shielded(attaching: asyncio.Future[None]) -> None:
 
 
 def _not_made(error: OSError) -> StationError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return StorageFull(
             f"no room for the image of a workspace on the disk of the state directory; free some, or set {_REMEDY}",
             retryable=True,
