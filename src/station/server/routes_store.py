@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -231,11 +232,9 @@ def _headers(file: StoredFile, offset: int) -> dict[str, str]:
 
 
 async def _content(content: StoredContent) -> AsyncIterator[bytes]:
-    try:
+    async with aclosing(content):
         async for chunk in content:
             yield chunk
-    finally:
-        await content.aclose()
 
 
 async def _unsealed(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

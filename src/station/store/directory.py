@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, TypeVar
 
 from station.core.errors import (
     AlreadyExists,
@@ -330,14 +329,6 @@ class _Content:
 
     async def aclose(self) -> None:
         self._blob.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _check(incoming: _Incoming, facts: Facts) -> None:

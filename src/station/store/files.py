@@ -55,7 +55,7 @@ MayReplace: TypeAlias = Callable[[StoredFile], bool]
 
 
 class StoredContent(Protocol):
-    """The bytes of one stored file, to be iterated once. A context manager: leaving it ends the read."""
+    """The bytes of one stored file, to be iterated once."""
 
     file: StoredFile
 
@@ -63,7 +63,8 @@ class StoredContent(Protocol):
         """Raises InternalError where the whole content was read and has another digest than was acknowledged: what is
         damaged is never served silently."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Ends the read. Repeating is no error."""
 
 
 class FileStore(Protocol):

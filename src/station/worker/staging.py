@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from station.core.errors import FileNotFound
@@ -31,12 +32,10 @@ class Staging:
         content = await self._store.open(owner, key, self._now())
         if content is None:
             raise not_found(key)
-        try:
+        async with aclosing(content):
             done = await self._files.write(
                 live, destination, _sealed(content), mode=mode, overwrite=overwrite, parents=True, sealed=True
             )
-        finally:
-            await content.aclose()
         return Staged(done.entry.path, content.file.size, content.file.checksum, done.created)
 
     async def publish(
