@@ -130,7 +130,7 @@ def test_a_login_that_says_two_things_is_refused(given: dict[str, str], sentence
 
 @pytest.mark.parametrize("server", ["https://index.docker.io/v1/", "ghcr.io", "https://ghcr.io/", ""])
 def test_addresses_that_docker_takes_are_taken(server: str) -> None:
-    RegistryAuth(username="u", password="p", server_address=server)
+    assert RegistryAuth(username="u", password="p", server_address=server).server_address == server
 
 
 async def test_a_config_below_home_is_found_and_one_that_is_missing_named(

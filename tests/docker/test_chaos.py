@@ -109,6 +109,7 @@ async def test_hd_d10_control_an_engine_that_is_believed_costs_the_box(
         await proxy.go_away()
         await proxy.come_back()
         await until_saved(station, uid)
+        assert station.boxes.get(uid) is None
         proxy.lies.clear()
         await station.delete_all()
 

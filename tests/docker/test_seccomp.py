@@ -242,7 +242,8 @@ def test_a_large_file_is_refused_and_the_largest_is_not(profile: Callable[..., P
 
 @pytest.mark.parametrize("action", ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_TRAP"])
 def test_a_profile_refuses_what_it_does_not_name(profile: Callable[..., Path], tmp_path: Path, action: str) -> None:
-    seccomp.operators(str(profile({**GOOD, "defaultAction": action})), tmp_path / "copies")
+    taken = seccomp.operators(str(profile({**GOOD, "defaultAction": action})), tmp_path / "copies")
+    assert json.loads(taken.text)["defaultAction"] == action
 
 
 @pytest.mark.parametrize(

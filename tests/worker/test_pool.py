@@ -92,6 +92,7 @@ async def test_a_claim_that_is_cancelled_leaves_its_box_on_the_shelf(pool: Pool)
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
+    assert waiting.cancelled()
     await filled(pool, 3)
 
 
