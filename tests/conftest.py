@@ -22,7 +22,7 @@ from tests.attacks.table import Table
 from tests.docker import podman as podmans
 from tests.docker import registry as registries
 from tests.engine import Engine, EngineError, unavailable
-from tests.observer import Observer
+from tests.observer import Observer, of_process
 
 RAN: pytest.StashKey[Counter[tuple[str, str]]] = pytest.StashKey()
 LEFT_OUT: pytest.StashKey[Counter[str]] = pytest.StashKey()
@@ -232,4 +232,4 @@ def _descriptors() -> dict[int, str]:
 
 def _children() -> dict[int, str]:
     pids = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    return {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}
+    return {int(pid): of_process(int(pid), "comm").decode().strip() for pid in pids}

@@ -60,7 +60,7 @@ class Observer:
         return (self.home / "station_id").read_text().strip() in name
 
     @staticmethod
-    def until(condition: Callable[[], bool], what: str, seconds: float = 5) -> None:
+    def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
         """Returns when `condition` holds; fails with `what` if it does not within the bound."""
         end = time.monotonic() + seconds
         while not condition():
@@ -79,22 +79,32 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def command_line(pid: int) -> str:
+def of_process(pid: int, name: str) -> bytes:
+    """That file of a process in /proc; empty for a process that has ended, as any seen in a listing may have."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return ""
+        return b""
+
+
+def command_line(pid: int) -> str:
+    return of_process(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
+
+
+def owner(pid: int) -> int | None:
+    """The uid that it has outside; `None` for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
 
 
 def descendants(roots: set[int]) -> set[int]:
     """`roots` and all processes below them, by one reading of /proc."""
     parents = {}
     for pid in pids():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        parents[pid] = int(stat.rpartition(")")[2].split()[1])
+        if stat := of_process(pid, "stat").decode(errors="replace"):
+            parents[pid] = int(stat.rpartition(")")[2].split()[1])
     found = set(roots) & set(parents)
     while True:
         more = {pid for pid, parent in parents.items() if parent in found} - found

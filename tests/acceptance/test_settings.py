@@ -14,7 +14,7 @@ import pytest
 from station import Client, Limits, Sandbox, connect, errors
 from station.core.capabilities import Level
 from tests.chaos.test_kill import REFUSED_SOCKET
-from tests.observer import Observer
+from tests.observer import Observer, owner
 
 from .conftest import state_directory, stn_of
 from .test_docker import PROOFS as DOCKER_PROOFS
@@ -225,7 +225,7 @@ def boxes_run_as_the_spare_user() -> None:
             with client.open(backend, backend=backend) as sandbox:
                 running = sandbox.start("echo up; exec sleep 1000")
                 next(iter(running.output()))
-                found = {os.stat(f"/proc/{pid}").st_uid for pid in Observer(home).processes(sandbox)}
+                found = {owner(pid) for pid in Observer(home).processes(sandbox)}
                 assert 54321 in found
                 assert os.stat(home / "station.sock").st_uid == os.geteuid()
                 running.kill()

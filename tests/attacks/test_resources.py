@@ -24,7 +24,7 @@ from station.core.attacks import guaranteed
 from station.core.capabilities import Level
 from station.core.endings import EndingKind
 from station.core.errors import InvalidInput, StationError
-from tests.observer import Observer, engine_of
+from tests.observer import Observer, engine_of, of_process, pids
 
 from .conftest import Probe
 from .targets import Target
@@ -215,14 +215,7 @@ def test_hd_r08_r10_a_daemon_with_another_session_name_and_environment_is_ended(
 
 
 def _named(name: str) -> list[int]:
-    found = []
-    for pid in os.listdir("/proc"):
-        try:
-            if pid.isdigit() and Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name.encode()):
-                found.append(int(pid))
-        except OSError:
-            pass
-    return found
+    return [pid for pid in pids() if of_process(pid, "cmdline").startswith(name.encode())]
 
 
 def test_hd_r09_a_command_that_ignores_signals_is_dead_soon_after_its_timeout(anywhere: Sandbox) -> None:

@@ -84,7 +84,7 @@ async def test_a_process_is_watched_by_pid_and_start_time() -> None:
     await asyncio.sleep(0)
     assert not watch.gone()
     watch.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.gather(*waiting)
     assert watch.gone()
     watch.close()

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.observer import pids
+from tests.observer import of_process, pids
 
 SECRET = "stn_canary_0123456789abcdef"
 
@@ -57,14 +57,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def environments_with(secret: str) -> set[int]:
     """Pids of the processes that were started with it."""
-    found = set()
-    for pid in pids():
-        try:
-            if secret.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.add(pid)
-        except OSError:
-            continue
-    return found
+    return {pid for pid in pids() if secret.encode() in of_process(pid, "environ")}
 
 
 def test_one_line_tells_how_it_is_reached(serving: Serving) -> None:

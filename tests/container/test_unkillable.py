@@ -16,6 +16,7 @@ from station import connect
 from station._adapter.adapter import Adapter
 from station.container import CommandRun
 from tests.chaos.test_kill import REFUSED_SOCKET
+from tests.observer import of_process
 
 from .conftest import Bed, alive, done, over, refused, write
 
@@ -57,7 +58,7 @@ async def begun(adapter: Adapter, workspace: str, word: str, timeout_ms: int | N
     """A command that sleeps for `word` seconds, and its pid on this machine."""
     run = await adapter.exec(workspace, f"exec sleep {word}", timeout_ms=timeout_ms)
     async with asyncio.timeout(20):
-        while not (found := [pid for pid in alive(word) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]):
+        while not (found := [pid for pid in alive(word) if of_process(pid, "comm") == b"sleep\n"]):
             await asyncio.to_thread(os.sched_yield)
     return run, found[0]
 

@@ -58,17 +58,29 @@ async def text_of(station: Station, uid: str, process_id: str) -> str:
     return view.stdout.to_bytes().decode()
 
 
+async def until_written(station: Station, uid: str, process_id: str) -> None:
+    """Something of its output is with the station."""
+
+    async def written() -> bool:
+        view = await station.processes.get(uid, process_id, output=True)
+        return view.stdout is not None and view.stdout.to_bytes() != b""
+
+    async with asyncio.timeout(30):
+        while not await written():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+
+
 async def state_of(station: Station, uid: str) -> State:
     return (await station.sandboxes.get(uid)).state
 
 
-async def until(fits: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(fits: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not fits():  # noqa: ASYNC110 - an engine wakes nobody here
             await asyncio.sleep(0.02)
 
 
 async def until_saved(station: Station, uid: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await state_of(station, uid) is not State.SAVED:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)

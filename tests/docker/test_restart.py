@@ -17,9 +17,10 @@ from station.core.errors import BoxLost
 from station.core.spec import Spec
 from station.guest.frames import StartRecord
 from tests.engine import ROOT, Engine, OwnEngine
+from tests.observer import of_process
 
 from .conftest import Bed, bed_on, run, session_of
-from .stationed import execute, opened, start, station_on, until, until_saved
+from .stationed import execute, opened, start, station_on, until, until_saved, until_written
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, pytest.mark.timeout(180)]
 LINES = 400
@@ -84,7 +85,7 @@ async def test_hd_d09_a_restart_under_load_loses_no_line_and_no_box(
     assert not any(end.done() for end in ends)
     for box, end in zip(boxes, ends, strict=True):
         await box.destroy()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await end
     for n in range(3):
         await backend.remove_files(f"u{n}")
@@ -132,6 +133,7 @@ async def test_hd_d09_without_live_restore_commands_end_lost_and_files_and_name_
         uid = await opened(station)
         await execute(station, uid, "echo kept > file")
         process = await start(station, uid, "echo begun; exec sleep 1000")
+        await until_written(station, uid, process.id)
         await asyncio.to_thread(stop, own, number)
         own.start()  # from this very thread: the engine ends with the one that started it
         await until_saved(station, uid)
@@ -167,10 +169,8 @@ async def test_hd_d09_a_shim_that_is_killed_ends_commands_as_lost(own: OwnEngine
 
 def _is_dead(pid: int) -> bool:
     """Gone, or a zombie that only the machine's init can take away."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    stat = of_process(pid, "stat")
+    return not stat or stat.rpartition(b")")[2].split()[0] == b"Z"
 
 
 def _parent(pid: int) -> int:

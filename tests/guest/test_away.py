@@ -26,7 +26,7 @@ async def connected(door: Door) -> tuple[GuestSession, Peer]:
 
 
 async def eventually(fits: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not fits():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -219,7 +219,7 @@ class Raw:
         """Ends its input; its exit code, and what it said on standard error."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             _, words = await self.process.communicate()
         return self.process.returncode or 0, words.decode()
 

@@ -132,7 +132,7 @@ async def test_a_process_that_is_told_to_end_ends_its_commands(
         await server.send("tools/call", {"name": "sandbox_exec", "arguments": {"command": "sleep 1001"}})
         await inside.until_begun(1)
         server.process.send_signal(number)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await server.process.wait()
         await inside.until_idle()
 

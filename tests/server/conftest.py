@@ -21,8 +21,8 @@ __all__ = ["Api", "Machine", "listening", "serve", "until"]
 
 
 async def until(fits: Callable[[], Awaitable[bool]]) -> None:
-    """Returns when it fits; looks again whenever the loop comes round, for at most 5 seconds."""
-    async with asyncio.timeout(5):
+    """Returns when it fits; looks again whenever the loop comes round, for at most 30 seconds."""
+    async with asyncio.timeout(30):
         while not await fits():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -83,7 +83,7 @@ class Call:
 
     async def end(self) -> tuple[int, bytes, bool]:
         """Status, body, and whether the answer has an end."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.task
         body = b"".join(message.get("body", b"") for message in self.sent)
         last = self.sent[-1]

@@ -67,7 +67,7 @@ class RealBox:
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Lets everything else run until `condition` holds: for what has no event to wait for."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -82,7 +82,7 @@ class World:
 
     async def sweeps(self) -> int:
         """Long enough after one another that an orphan of the first goes in the second."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             first = await self.orphans.sweep()
             self.now += GRACE_SECONDS
             return first + await self.orphans.sweep()
