@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Whoever runs us in the background has it ignored, and so would all that the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[RAN] = Counter()
     config.stash[LEFT_OUT] = Counter()
     config.stash[TABLE] = Table()

@@ -198,8 +198,9 @@ def test_boxes_stand_ready_for_runs(engine: Engine) -> None:
         client.run("print(1)").check()
         Observer.until(lambda: client.info().pool_boxes >= 1, "the shelf was not filled", 20)
         assert client.run("print(1)").check().warm
+        identity = (home / "station_id").read_text().strip()
     names = engine.docker("ps", "-a", "--format", "{{.Names}}").split()
-    assert not [name for name in names if "box_" in name]
+    assert not [name for name in names if identity in name and "box_" in name]
 
 
 def test_doctor_tells_of_the_engine(engine: Engine, tmp_path: Path) -> None:

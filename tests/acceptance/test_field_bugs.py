@@ -92,6 +92,7 @@ def _archive(size: int) -> Iterator[bytes]:
     yield b"\0" * 1024
 
 
+@pytest.mark.timeout(600)  # a gigabyte in the full tier
 def test_fb_b68_an_archive_of_any_size_goes_through_bounded_memory(confined: Sandbox, home: Path) -> None:
     confined.files.write_tar("warm", io.BytesIO(b"".join(_archive(MIB))))
     before = _most_memory(home)
