@@ -5,40 +5,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import random
-import signal
-import sqlite3
-import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from station.core.errors import AlreadyExists, InternalError, InvalidInput, StorageFull, TooLarge, Unavailable
+from station.core.errors import AlreadyExists, InvalidInput, StorageFull, TooLarge
 from station.core.records import Owner
 from station.core.stored import StoredFile
-from station.store import directory
-from station.store.catalog import Catalog
+from station.store import room
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts, FileStore
-from station.store.threads import in_thread
+from station.store.nats.connection import NatsConnection
+from station.store.nats.files import LOOSE_SECONDS, NatsFiles
 
 NOW = 1_000.0
 US, THEM = Owner(), Owner("local", "other")
 PLAIN = Facts("text/plain")
 
 
-def opened(place: Path, **options: int) -> DirectoryFiles:
-    return DirectoryFiles(place / "files", now=lambda: NOW, **options)
+BOUNDS = {"max_file_bytes": 1 << 20, "max_bytes": 3 << 20}
+
+
+class DirectoryBed:
+    """A store, and what a test must know of its body."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    async def opened(self) -> FileStore:
+        return DirectoryFiles(self._place / "files", now=lambda: NOW, **BOUNDS)
+
+    async def unfinished(self) -> list[object]:
+        return list((self._place / "files" / "incoming").iterdir())
+
+
+class NatsBed:
+    def __init__(self, connection: NatsConnection, bucket: str) -> None:
+        self._connection, self._bucket = connection, bucket
+
+    async def opened(self) -> NatsFiles:
+        return await NatsFiles.opened(self._connection, bucket=self._bucket, now=lambda: NOW, **BOUNDS)  # type: ignore[arg-type]
+
+    async def unfinished(self) -> list[object]:
+        """Contents that no name has, when those who may read or write them have had their time."""
+        store = await self.opened()
+        for seconds in (0, LOOSE_SECONDS + 1):
+            await store.sweep(NOW + seconds)
+        subjects = await self._connection.subjects(f"OBJ_{self._bucket}", f"$O.{self._bucket}.C.>")
+        return [subject for subject in subjects if not store._index.is_named(subject.rpartition(".")[2])]
+
+
+@pytest.fixture(params=["directory", "nats"])
+def bed(
+    request: pytest.FixtureRequest, tmp_path: Path, bucket: str, connection: NatsConnection
+) -> DirectoryBed | NatsBed:
+    return NatsBed(connection, bucket) if request.param == "nats" else DirectoryBed(tmp_path)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
-    made = opened(tmp_path, max_file_bytes=1 << 20, max_bytes=3 << 20)
+async def store(bed: DirectoryBed | NatsBed) -> AsyncIterator[FileStore]:
+    made = await bed.opened()
     yield made
     await made.aclose()
 
@@ -107,19 +135,21 @@ async def test_what_is_not_what_was_announced_changes_nothing(store: FileStore, 
     assert (await store.room()).used_bytes == 3
 
 
-async def test_a_content_that_breaks_off_changes_nothing(store: FileStore, tmp_path: Path) -> None:
+async def test_a_content_that_breaks_off_changes_nothing(store: FileStore, bed: DirectoryBed | NatsBed) -> None:
     async def broken() -> AsyncIterator[bytes]:
-        yield b"half"
+        yield b"half" * 200_000
         raise ConnectionResetError
 
     await put(store, "files/a", b"old")
     with pytest.raises(ConnectionResetError):
         await store.put(US, "files/a", broken(), PLAIN)
     assert await content(store, "files/a") == b"old"
-    assert list((tmp_path / "files" / "incoming").iterdir()) == []
+    assert await bed.unfinished() == []
 
 
-async def test_a_put_that_is_cancelled_at_any_moment_leaves_all_or_nothing(store: FileStore, tmp_path: Path) -> None:
+async def test_a_put_that_is_cancelled_at_any_moment_leaves_all_or_nothing(
+    store: FileStore, bed: DirectoryBed | NatsBed
+) -> None:
     data = b"x" * 100_000
     for number in range(60):
         task = asyncio.ensure_future(put(store, "files/c", data, data, data))
@@ -129,7 +159,7 @@ async def test_a_put_that_is_cancelled_at_any_moment_leaves_all_or_nothing(store
         with contextlib.suppress(asyncio.CancelledError):
             await task
         assert await content(store, "files/c") in (None, data * 3)
-    assert list((tmp_path / "files" / "incoming").iterdir()) == []
+    assert await bed.unfinished() == []
     await put(store, "files/c", b"", facts=PLAIN)
     assert (await store.room()).used_bytes == 0
 
@@ -220,96 +250,6 @@ async def test_an_offset_beyond_the_end_is_refused(store: FileStore) -> None:
         await content(store, "files/a", offset=4)
 
 
-# ── the directory alone ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def blob(place: Path, data: bytes) -> Path:
-    digest = hashlib.sha256(data).hexdigest()
-    return place / "files" / "blobs" / digest[:2] / digest
-
-
-@pytest.mark.parametrize("harm", ["flip", "cut", "grow", "remove"])
-async def test_hd_d08_a_damaged_blob_is_never_served_as_whole(store: FileStore, tmp_path: Path, harm: str) -> None:
-    data = random.Random(1).randbytes(300_000)
-    await put(store, "files/a", data)
-    path = blob(tmp_path, data)
-    if harm == "remove":
-        path.unlink()
-    else:
-        other = {"flip": data[:-1] + b"\0", "cut": data[:-1], "grow": data + b"x"}[harm]
-        path.write_bytes(other)
-    with pytest.raises(InternalError, match="damaged"):
-        await content(store, "files/a")
-    await put(store, "files/b", data)
-    assert await content(store, "files/a") == data, "the same content stored anew mends it"
-
-
-async def test_what_a_crash_has_left_is_removed_and_what_was_acknowledged_is_there(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    await put(store, "files/a", b"kept")
-    await store.aclose()
-    (tmp_path / "files" / "incoming" / ".stn-left").write_bytes(b"half")
-    orphan = blob(tmp_path, b"nobody's")
-    orphan.parent.mkdir(exist_ok=True)
-    orphan.write_bytes(b"nobody's")
-    store = opened(tmp_path)
-    assert list((tmp_path / "files" / "incoming").iterdir()) == []
-    assert (await store.sweep(NOW)).orphan_bytes == 8
-    assert not orphan.exists()
-    assert await content(store, "files/a") == b"kept"
-    await store.aclose()
-    with pytest.raises(Unavailable, match="stopping"):
-        await store.get(US, "files/a", NOW)
-
-
-_WRITER = """
-import asyncio, sys
-from pathlib import Path
-from station.core.records import Owner
-from station.store.directory import DirectoryFiles
-from station.store.files import Facts
-
-async def chunks(data):
-    yield data
-
-async def main():
-    store = DirectoryFiles(Path(sys.argv[1]), now=lambda: 1.0)
-    for number in range(int(sys.argv[2]), 10**9):
-        key, data = f"files/{number % 7}", (b"%d " % number) * 20_000
-        file = await store.put(Owner(), key, chunks(data), Facts("x"))
-        print(key, number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-def struck(place: Path, start: int, acknowledgements: int) -> dict[str, int]:
-    """By key the last write that was acknowledged before the writer was killed; each is larger than the one before."""
-    command = [sys.executable, "-c", _WRITER, str(place), str(start)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        lines = [writer.stdout.readline() for _ in range(acknowledgements)]
-        writer.send_signal(signal.SIGKILL)
-        return {key: int(number) for key, number in (line.split() for line in (*lines, *writer.stdout))}
-
-
-async def test_hd_d05_after_kill_9_at_any_moment_every_acknowledged_file_is_whole(tmp_path: Path) -> None:
-    acknowledged: dict[str, int] = {}
-    for cycle in range(20 if os.environ.get("STN_TEST_FULL") else 5):
-        acknowledged |= struck(tmp_path / "files", 1000 * cycle, 5 + 3 * cycle)
-        store = opened(tmp_path)
-        await store.sweep(NOW)
-        for key, number in acknowledged.items():
-            data = await content(store, key)
-            assert data is not None
-            # The write under way may have been done, and only its acknowledgement lost.
-            found = int(data.split()[0])
-            assert found >= number
-            assert data == (b"%d " % found) * 20_000
-        await store.aclose()
-        assert len(list((tmp_path / "files" / "blobs").glob("*/*"))) <= 7
-
-
 async def test_what_somebody_else_may_not_replace_stays(store: FileStore) -> None:
     await put(store, "files/a", b"theirs", facts=Facts("x", metadata={"by": "them"}))
     with pytest.raises(AlreadyExists, match="another key"):
@@ -321,7 +261,7 @@ async def test_what_somebody_else_may_not_replace_stays(store: FileStore) -> Non
 
 
 async def test_the_number_of_files_is_bounded_too(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "MAX_FILES", 3)
+    monkeypatch.setattr(room, "MAX_FILES", 3)
     for name in "abc":
         await put(store, f"files/{name}", b"")
     with pytest.raises(StorageFull, match="3 files"):
@@ -331,7 +271,7 @@ async def test_the_number_of_files_is_bounded_too(store: FileStore, monkeypatch:
     await put(store, "files/d", b"")
 
 
-async def test_what_is_counted_is_what_there_is(store: FileStore, tmp_path: Path) -> None:
+async def test_what_is_counted_is_what_there_is(store: FileStore, bed: DirectoryBed | NatsBed) -> None:
     """Over every kind of change, and as a station that starts would count it."""
     dice = random.Random(11)
     names, contents = [f"files/{n}" for n in "abcdef"], [dice.randbytes(size) for size in (0, 5, 70, 900)]
@@ -341,50 +281,6 @@ async def test_what_is_counted_is_what_there_is(store: FileStore, tmp_path: Path
         else:
             await put(store, dice.choice(names), dice.choice(contents))
     found = await store.room()
-    fresh = opened(tmp_path)
-    assert await fresh.room() == replace(found, limit_bytes=10 << 30)
-    assert found.used_bytes == sum(path.stat().st_size for path in (tmp_path / "files" / "blobs").glob("*/*"))
+    fresh = await bed.opened()
+    assert await fresh.room() == found
     await fresh.aclose()
-
-
-async def test_a_reader_that_is_cancelled_again_and_again_closes_no_file_under_its_thread() -> None:
-    begun, go, ended = threading.Event(), threading.Event(), []
-
-    def slow() -> None:
-        begun.set()
-        go.wait(5)
-        ended.append(True)
-
-    task = asyncio.ensure_future(in_thread(slow))
-    await asyncio.to_thread(begun.wait, 5)
-    for _ in range(20):
-        task.cancel()
-        await asyncio.sleep(0)
-        assert not task.done()
-    go.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended == [True]
-
-
-async def test_a_commit_that_failed_leaves_nothing_behind_after_the_next_sweep(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep looks at the blobs only where there is a reason to."""
-    await put(store, "files/a", b"kept")
-    assert (await store.sweep(NOW)).orphan_bytes == 0
-    blob(tmp_path, b"unseen").parent.mkdir(exist_ok=True)
-    blob(tmp_path, b"unseen").write_bytes(b"unseen")
-    assert (await store.sweep(NOW)).orphan_bytes == 0
-
-    def fails(*_: object) -> None:
-        raise sqlite3.OperationalError("the disk did not answer")
-
-    monkeypatch.setattr(Catalog, "put", fails)
-    with pytest.raises(Unavailable):
-        await put(store, "files/b", b"half-way")
-    monkeypatch.undo()
-    assert blob(tmp_path, b"half-way").exists()
-    assert (await store.sweep(NOW)).orphan_bytes == len(b"half-way") + len(b"unseen")
-    assert not blob(tmp_path, b"half-way").exists()
-    assert await content(store, "files/a") == b"kept"

@@ -1,4 +1,4 @@
-"""The contract of the registry port. A second body joins by one more line in `BODIES`."""
+"""The contract of the registry port, and what is of SQLite alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from station.core.records import BoxRef, Owner, SandboxRecord
 from station.core.spec import LifecycleClass, Limits, Spec
 from station.core.states import State
 from station.store.identity import station_id
-from station.store.registry import Damaged, Registry
+from station.store.nats.connection import NatsConnection
+from station.store.nats.registry import NatsRegistry
+from station.store.registry import Damaged, Listing, Registry
 from station.store.sqlite import SqliteRegistry
 
 BODIES: dict[str, Callable[[Path], Registry]] = {
     "sqlite": lambda path: SqliteRegistry(path / "registry.db"),
     "sqlite in memory": lambda path: SqliteRegistry(":memory:"),
 }
+"""Those that need nothing but a place; beside them `nats`."""
 
 
 def record(name: str = "a", **changes: object) -> SandboxRecord:
@@ -45,9 +48,14 @@ def record(name: str = "a", **changes: object) -> SandboxRecord:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=BODIES)
-async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Registry]:
-    body = BODIES[request.param](tmp_path)
+@pytest.fixture(params=[*BODIES, "nats"])
+async def registry(
+    request: pytest.FixtureRequest, tmp_path: Path, bucket: str, connection: NatsConnection
+) -> AsyncIterator[Registry]:
+    if request.param == "nats":
+        body: Registry = await NatsRegistry.opened(connection, bucket=bucket)
+    else:
+        body = BODIES[request.param](tmp_path)
     yield body
     await body.aclose()
 
@@ -100,12 +108,21 @@ async def test_of_racing_writers_one_wins_each_round(registry: Registry) -> None
     assert sum(isinstance(result, SandboxRecord) for result in results) == 1
 
 
-async def test_a_closed_registry_says_so(tmp_path: Path) -> None:
-    body = SqliteRegistry(tmp_path / "r.db")
-    await body.aclose()
-    await body.aclose()
-    with pytest.raises(Unavailable):
-        await body.get("x")
+async def test_a_closed_registry_says_so(registry: Registry) -> None:
+    await registry.aclose()
+    await registry.aclose()
+    for call in (lambda: registry.get("x"), registry.list, lambda: registry.create(record())):
+        with pytest.raises(Unavailable, match="stopping"):
+            await call()
+
+
+async def test_a_list_has_all_there_are_as_they_are_now(registry: Registry) -> None:
+    assert await registry.list() == Listing()
+    made = {name: await registry.create(record(name)) for name in "abcde"}
+    assert (await registry.list()).records == sorted(made.values(), key=lambda one: one.uid)
+    made["c"] = await registry.put(replace(made["c"], state=State.TOMBSTONE))
+    made["f"] = await registry.create(record("f"))
+    assert (await registry.list()).records == sorted(made.values(), key=lambda one: one.uid)
 
 
 def alter(path: Path, sql: str, *values: object) -> None:
@@ -193,7 +210,7 @@ async def test_fields_of_a_later_version_are_kept_through_a_write(file: tuple[Sq
 
 async def limit_pages(registry: SqliteRegistry, bound: str) -> None:
     """A bound below what is in use means: no page more."""
-    await registry._run(lambda: registry._db.execute(f"PRAGMA max_page_count = {bound}").fetchall())
+    await registry._db.run(lambda db: db.execute(f"PRAGMA max_page_count = {bound}").fetchall())
 
 
 async def test_a_full_disk_is_a_clean_error_and_later_writes_work(file: tuple[SqliteRegistry, Path]) -> None:

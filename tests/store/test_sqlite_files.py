@@ -26,7 +26,7 @@ def test_a_file_is_in_wal_mode_and_as_synchronous_as_asked(tmp_path: Path, synch
 
 async def test_the_registry_survives_power_loss_and_the_journal_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     registry, journal = SqliteRegistry(tmp_path / "r.db"), Journal(tmp_path / "p.db")
-    assert await registry._run(lambda: registry._db.execute("PRAGMA synchronous").fetchone()) == (2,)
+    assert await registry._db.run(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
     assert journal._db.execute("PRAGMA synchronous").fetchone() == (1,)
     journal.close()
     await registry.aclose()

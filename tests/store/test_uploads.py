@@ -16,6 +16,8 @@ from station.core.records import Owner
 from station.core.stored import UPLOAD_BYTES, Upload
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts
+from station.store.nats.connection import NatsConnection
+from station.store.nats.files import NatsFiles
 from station.store.uploads import KEPT_SECONDS, Uploads
 
 US, THEM = Owner(), Owner("local", "other")
@@ -76,6 +78,21 @@ async def test_pieces_become_a_file_also_over_a_restart_of_the_station(bed: Bed)
     assert list((bed.place / "uploads").iterdir()) == []
     with pytest.raises(NotFound):
         await bed.uploads.finish(US, upload.id)
+
+
+async def test_pieces_become_a_file_in_nats_too(tmp_path: Path, connection: NatsConnection, bucket: str) -> None:
+    store = await NatsFiles.opened(connection, bucket=bucket, now=lambda: 1.0, max_bytes=len(DATA))
+    uploads = Uploads(tmp_path / "uploads", store, now=lambda: 1.0)
+    facts = Facts("text/plain", size=len(DATA), checksum=hashlib.sha256(DATA).hexdigest())
+    upload = await uploads.begin(US, "files/a", facts)
+    with pytest.raises(StorageFull):
+        await uploads.begin(US, "files/b", facts)
+    await uploads.append(US, upload.id, 0, sealed(DATA[:1000]))
+    store = await NatsFiles.opened(connection, bucket=bucket, now=lambda: 1.0, max_bytes=len(DATA))
+    uploads = Uploads(tmp_path / "uploads", store, now=lambda: 1.0)
+    await uploads.append(US, upload.id, 1000, sealed(DATA[1000:]))
+    file = await uploads.finish(US, upload.id)
+    assert await store.get(US, "files/a", 1.0) == file
 
 
 async def test_an_empty_file_needs_no_piece(bed: Bed) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
 from station.core.records import Owner
 from station.core.stored import StoredFile
 
-from .database import open_database, roll_back
+from .database import open_database, transaction
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
@@ -37,18 +37,9 @@ class Catalog:
     def close(self) -> None:
         self._db.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of it or nothing, also where something else than SQL fails within."""
-        self._db.execute("BEGIN IMMEDIATE")
-        done = False
-        try:
-            yield
-            self._db.execute("COMMIT")
-            done = True
-        finally:
-            if not done:
-                roll_back(self._db)
+    def transaction(self) -> AbstractContextManager[None]:
+        """All of it or nothing."""
+        return transaction(self._db)
 
     def get(self, owner: Owner, key: str) -> StoredFile | None:
         query = f"SELECT {_COLUMNS} FROM files WHERE account = ? AND deployment = ? AND key = ?"  # noqa: S608

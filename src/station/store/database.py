@@ -1,13 +1,19 @@
-"""How every SQLite file of a station is opened, and what its errors mean."""
+"""How every SQLite file of a station is opened and worked on, and what its errors mean."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from station.core.errors import StationError, StorageFull
+from station.core.errors import StationError, StorageFull, Unavailable
+
+T = TypeVar("T")
 
 _ROOM_BYTES = 64 * 1024
 """Less than SQLite needs to make and map its files."""
@@ -29,6 +35,73 @@ def open_database(
         db.close()
         raise
     return db
+
+
+class Database:
+    """A file (or `:memory:`) in which an acknowledged write survives kill -9 and power loss. All SQL runs on one thread
+    of its own, so that the event loop never waits for a disk. Foreign errors become ours here and nowhere else: every
+    call raises StorageFull without room, and Unavailable where the file cannot be used."""
+
+    def __init__(self, path: Path | str, schema: str, *, name: str, what: str) -> None:
+        """`name`: in the detail of errors. `what`: in their sentences, as in "the registry"."""
+        self.path = str(path)
+        self._schema = schema
+        self._name, self._what = name, what
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._db: sqlite3.Connection | None = None
+        self._closed = False
+
+    def open(self) -> None:
+        """Opens or makes the file, and returns when that is done; else the first `run` does. After an error there is
+        nothing to close."""
+        try:
+            self._thread.submit(self._guarded, lambda _db: None).result()
+        except StationError:
+            self._thread.shutdown()
+            raise
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` returns, which is called on the thread."""
+        if self._closed:
+            raise Unavailable(f"{self._what} is closed: the station is stopping")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    async def aclose(self) -> None:
+        """Repeating is no error."""
+        if not self._closed:
+            self._closed = True
+            if self._db is not None:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+            self._thread.shutdown()
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            if self._db is None:
+                self._db = open_database(self.path, self._schema, synchronous="FULL", timeout_seconds=5.0)
+            return work(self._db)
+        except sqlite3.Error as error:
+            raise translated(
+                error,
+                self.path,
+                full=f"the disk is full: no room for {self._what} in {self.path}",
+                otherwise=Unavailable(
+                    f"{self._what} in {self.path} cannot be used: {error}", retryable=False, store=self._name
+                ),
+            ) from error
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing, also where something else than SQL fails within."""
+    db.execute("BEGIN IMMEDIATE")
+    done = False
+    try:
+        yield
+        db.execute("COMMIT")
+        done = True
+    finally:
+        if not done:
+            roll_back(db)
 
 
 def roll_back(db: sqlite3.Connection) -> None:

@@ -19,29 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from station.core.errors import (
-    AlreadyExists,
-    InternalError,
-    InvalidInput,
-    StationError,
-    StorageFull,
-    TooLarge,
-    Unavailable,
-)
+from station.core.errors import StationError, StorageFull, Unavailable
 from station.core.records import Owner
-from station.core.stored import MAX_FILES, StoredFile
+from station.core.stored import StoredFile
 from station.durable import is_full, sync_directory, write_all
 
 from .catalog import Catalog, Removed
 from .database import translated
 from .files import Facts, MayReplace, Page, Room, StoredContent, Swept
+from .room import GIB, Quota, check_announced, check_offset, damaged, living
 from .threads import in_thread
 
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 20
 _TEMPORARY = ".stn-"
-GIB = 1 << 30
 
 
 class DirectoryFiles:
@@ -58,16 +50,14 @@ class DirectoryFiles:
         """Opens or makes it; what a crash has left unfinished is removed. Raises Unavailable or StorageFull."""
         self._path = path
         self._now = now
-        self._max_file_bytes, self._max_bytes = max_file_bytes, max_bytes
-        self._files = self._used = self._coming = 0
-        """Keys; bytes of what is stored, and of what is under way: both have taken their room."""
+        self._quota = Quota(max_file_bytes=max_file_bytes, max_bytes=max_bytes)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
         self._may_have_orphans = True
         """Of a crash, or of a change that failed half-way: nothing else leaves a blob without a key."""
         self._closed = False
         try:
             self._catalog: Catalog = self._thread.submit(self._guarded, self._open).result()
-            self._files, self._used = self._thread.submit(self._guarded, self._catalog.totals).result()
+            self._quota.files, self._quota.used = self._thread.submit(self._guarded, self._catalog.totals).result()
         except StationError:
             self._thread.shutdown()
             raise
@@ -90,13 +80,13 @@ class DirectoryFiles:
             await in_thread(self._guarded, incoming.begin)
             async for chunk in content:
                 size = incoming.size + len(chunk)
-                self._check_size(size)
+                self._quota.check_size(size)
                 if (more := size - taken) > 0:
                     self.reserve(more)
                     taken += more
                 await in_thread(self._guarded, partial(incoming.write, chunk))
             await in_thread(self._guarded, incoming.finish)
-            _check(incoming, facts)
+            check_announced(incoming.size, incoming.checksum, facts)
             return await self._run(partial(self._commit, owner, key, incoming, facts, may_replace=may_replace))
         finally:
             self.release(taken)
@@ -110,8 +100,7 @@ class DirectoryFiles:
             found = self._living(owner, key, now)
             if found is None:
                 return None
-            if offset > found.size:
-                raise InvalidInput(f"offset {offset} is beyond the end, {found.size}", field="offset")
+            check_offset(offset, found)
             return _Content(found, _open_blob(self._blob(found.checksum), found), offset)
 
         return await self._run(opened)
@@ -127,16 +116,13 @@ class DirectoryFiles:
         return await self._remove(lambda: self._catalog.remove_below(owner, prefix))
 
     def reserve(self, size: int, *, anyway: bool = False) -> None:
-        if not anyway:
-            self._check_size(size)
-            self._check_room(size)
-        self._coming += size
+        self._quota.reserve(size, anyway=anyway)
 
     def release(self, size: int) -> None:
-        self._coming -= size
+        self._quota.release(size)
 
     async def room(self) -> Room:
-        return await self._run(lambda: Room(self._files, self._used, self._max_bytes))
+        return await self._run(self._quota.room)
 
     async def sweep(self, now: float) -> Swept:
         expired = await self._remove(lambda: self._catalog.remove_expired(now))
@@ -164,32 +150,28 @@ class DirectoryFiles:
             key, incoming.size, facts.content_type, incoming.checksum, self._now(), facts.expires_at, facts.metadata
         )
         before = self._catalog.get(owner, key)
-        if before is not None and not may_replace(before):
-            raise AlreadyExists(f"{key} is there already, and somebody else's; name another key", key=key)
-        if before is None and self._files >= MAX_FILES:
-            raise StorageFull(f"the file store has {MAX_FILES} files, which is the most; delete some", limit=MAX_FILES)
+        self._quota.check_key(key, before, may_replace)
         is_new = not self._catalog.is_named(file.checksum)
         with self._between(), self._catalog.transaction():
             # Also over a blob that is there: it may have been damaged since, and this one is known to be good.
             incoming.move(self._blob(file.checksum))
             self._catalog.put(owner, file)
-        self._used += file.size if is_new else 0
+        self._quota.used += file.size if is_new else 0
         if before is None:
-            self._files += 1
+            self._quota.files += 1
         else:
-            self._used -= self._drop_unnamed([(before.checksum, before.size)])
+            self._quota.used -= self._drop_unnamed([(before.checksum, before.size)])
         return file
 
     def _living(self, owner: Owner, key: str, now: float) -> StoredFile | None:
-        found = self._catalog.get(owner, key)
-        return None if found is None or (found.expires_at is not None and found.expires_at <= now) else found
+        return living(self._catalog.get(owner, key), now)
 
     async def _remove(self, rows: Callable[[], Removed]) -> int:
         def removed() -> int:
             with self._catalog.transaction():
                 removed = rows()
-            self._files -= len(removed)
-            self._used -= self._drop_unnamed(removed)
+            self._quota.files -= len(removed)
+            self._quota.used -= self._drop_unnamed(removed)
             return len(removed)
 
         return await self._run(removed)
@@ -223,22 +205,6 @@ class DirectoryFiles:
         return self._path / "blobs" / checksum[:2] / checksum
 
     # ── small things ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_file_bytes:
-            raise TooLarge(
-                f"a stored file has at most {self._max_file_bytes} bytes; files.max_file_bytes sets it",
-                limit=self._max_file_bytes,
-            )
-
-    def _check_room(self, size: int) -> None:
-        if self._used + self._coming + size > self._max_bytes:
-            raise StorageFull(
-                f"the file store has no room: {self._used} of {self._max_bytes} bytes are used, {self._coming} are "
-                "coming; delete files, or raise files.max_bytes",
-                used_bytes=self._used,
-                limit_bytes=self._max_bytes,
-            )
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:
@@ -322,39 +288,20 @@ class _Content:
                 digest.update(chunk)
             # The last chunk is given only after the whole was found to be good.
             if not self._offset and size >= self.file.size and digest.hexdigest() != self.file.checksum:
-                raise _damaged(self.file)
+                raise damaged(self.file)
             yield chunk
         if size != self.file.size - self._offset:
-            raise _damaged(self.file)
+            raise damaged(self.file)
 
     async def aclose(self) -> None:
         self._blob.close()
-
-
-def _check(incoming: _Incoming, facts: Facts) -> None:
-    if facts.size is not None and incoming.size != facts.size:
-        raise InvalidInput(
-            f"{facts.size} bytes were announced and {incoming.size} came; nothing was stored", field="size"
-        )
-    if facts.checksum is not None and incoming.checksum != facts.checksum.lower():
-        raise InvalidInput(
-            f"the content has the SHA-256 {incoming.checksum}, not {facts.checksum}; nothing was stored",
-            field="checksum",
-        )
 
 
 def _open_blob(path: Path, file: StoredFile) -> BinaryIO:
     try:
         return path.open("rb", buffering=0)
     except FileNotFoundError as error:
-        raise _damaged(file) from error
-
-
-def _damaged(file: StoredFile) -> InternalError:
-    return InternalError(
-        f"the stored content of {file.key} is damaged or gone: it is not what was acknowledged as {file.checksum}",
-        key=file.key,
-    )
+        raise damaged(file) from error
 
 
 def _blobs(directory: Path) -> Iterator[Path]:

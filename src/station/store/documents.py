@@ -8,7 +8,7 @@ from typing import Any
 
 from station.core import codec
 from station.core.errors import StationError
-from station.core.records import SandboxRecord
+from station.core.records import Owner, SandboxRecord
 
 from .registry import Damaged
 
@@ -66,7 +66,15 @@ def _damaged(uid: str, raw: bytes, fence: int, document: Any, reason: str) -> Da
         fence=fence,
         name=name if isinstance(name, str) else None,
         generation=generation if type(generation) is int else None,
+        owner=_owner(facts.get("owner")),
     )
+
+
+def _owner(facts: Any) -> Owner | None:
+    if not isinstance(facts, dict):
+        return None
+    account, deployment = facts.get("account"), facts.get("deployment")
+    return Owner(account, deployment) if isinstance(account, str) and isinstance(deployment, str) else None
 
 
 def _unknown(document: dict[str, Any], known: dict[str, Any], *, skip: frozenset[str] = frozenset()) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The files port: contents by key, kept whole and checked by digest.
 
-Its bodies: a directory of blobs named by digest (`directory`), and the object store of NATS (`nats_files`, later).
+Its bodies: a directory of blobs named by digest (`directory`), and the object store of NATS (`nats.files`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class FileStore(Protocol):
     """Files of many owners; a key of another owner is as one that was never used.
 
     An answer of `put` means: written durably, readable with the digest that it tells. Every method raises Unavailable,
-    within 5 seconds, where the store cannot be reached, and nothing was changed then.
+    within 5 seconds, where the store cannot be reached. Nothing was changed then; or, where it went away before it
+    answered, all that was asked for, now or later and once.
     """
 
     async def put(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from station.core.errors import SandboxFailed
-from station.core.records import SandboxRecord
+from station.core.records import Owner, SandboxRecord
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Damaged:
     name: str | None = None
     """As far as it could be read; `None`: not."""
     generation: int | None = None
+    owner: Owner | None = None
 
     def error(self) -> SandboxFailed:
         return SandboxFailed(
@@ -42,7 +43,8 @@ class Listing:
 
 class Registry(Protocol):
     """An answer means: written durably, it outlives kill -9 and power loss. Every method raises StorageFull without
-    room and Unavailable where the store cannot be written or read; nothing was changed then."""
+    room and Unavailable where the store cannot be written or read. Nothing was changed then; or, where a store went
+    away before it answered, what was asked for, now or later and once: who tries again reads first."""
 
     async def get(self, uid: str) -> SandboxRecord | Damaged | None:
         """The record with its fence; `None`: there never was one."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
-from station.core.errors import AlreadyExists, Conflict, StationError, Unavailable
+from station.core.errors import AlreadyExists, Conflict
 from station.core.records import SandboxRecord
 
 from . import documents
-from .database import open_database, roll_back, translated
+from .database import Database, transaction
 from .registry import Damaged, Listing
-
-T = TypeVar("T")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sandboxes (
@@ -29,99 +25,92 @@ INSERT OR IGNORE INTO revision VALUES (1, 0);
 
 
 class SqliteRegistry:
-    """A `Registry` in one file (or `:memory:`). All SQL runs on one thread of its own, so the event loop never waits
-    for a disk."""
+    """A `Registry` in one file (or `:memory:`)."""
 
     def __init__(self, path: Path | str) -> None:
         """Opens or makes the file. Raises Unavailable or StorageFull."""
-        self._path = str(path)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="registry")
-        self._closed = False
-        try:
-            self._db: sqlite3.Connection = self._thread.submit(self._guarded, self._open).result()
-        except StationError:
-            self._thread.shutdown()
-            raise
+        self._db = Database(path, _SCHEMA, name="registry", what="the registry")
+        self._db.open()
 
     async def get(self, uid: str) -> SandboxRecord | Damaged | None:
-        def read() -> SandboxRecord | Damaged | None:
-            row = self._db.execute("SELECT document, fence FROM sandboxes WHERE uid = ?", (uid,)).fetchone()
+        def read(db: sqlite3.Connection) -> SandboxRecord | Damaged | None:
+            row = db.execute("SELECT document, fence FROM sandboxes WHERE uid = ?", (uid,)).fetchone()
             return documents.decode(uid, _raw(row[0]), row[1]) if row else None
 
-        return await self._run(read)
+        return await self._db.run(read)
 
     async def create(self, record: SandboxRecord) -> SandboxRecord:
-        return await self._run(lambda: self._write(record, self._insert))
+        return await self._db.run(lambda db: _write(db, record, _insert))
 
     async def put(self, record: SandboxRecord) -> SandboxRecord:
-        return await self._run(lambda: self._write(record, self._replace))
+        return await self._db.run(lambda db: _write(db, record, _replace))
 
     async def list(self) -> Listing:
-        def read() -> Listing:
-            rows = self._db.execute("SELECT uid, document, fence FROM sandboxes ORDER BY uid").fetchall()
-            found = [documents.decode(str(uid), _raw(document), fence) for uid, document, fence in rows]
-            return Listing(
-                [item for item in found if isinstance(item, SandboxRecord)],
-                [item for item in found if isinstance(item, Damaged)],
-            )
-
-        return await self._run(read)
+        found = await self._db.run(_all)
+        return Listing(
+            [item for item in found if isinstance(item, SandboxRecord)],
+            [item for item in found if isinstance(item, Damaged)],
+        )
 
     async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
-            self._thread.shutdown()
+        await self._db.aclose()
 
-    def _open(self) -> sqlite3.Connection:
-        return open_database(self._path, _SCHEMA, synchronous="FULL", timeout_seconds=5.0)
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        if self._closed:
-            raise Unavailable("the registry is closed: the station is stopping")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+def _write(
+    db: sqlite3.Connection,
+    record: SandboxRecord,
+    statement: Callable[[sqlite3.Connection, SandboxRecord, bytes, int], None],
+) -> SandboxRecord:
+    document = documents.encode(record)
+    with transaction(db):
+        fence = _next_fence(db)
+        statement(db, record, document, fence)
+    return replace(record, fence=fence)
 
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Foreign errors become ours here and nowhere else."""
-        try:
-            return work()
-        except sqlite3.Error as error:
-            raise translated(
-                error,
-                self._path,
-                full=f"the disk is full: no room for the registry {self._path}",
-                otherwise=Unavailable(
-                    f"the registry {self._path} cannot be used: {error}", retryable=False, store="registry"
-                ),
-            ) from error
 
-    def _write(self, record: SandboxRecord, statement: Callable[[SandboxRecord, bytes, int], None]) -> SandboxRecord:
-        document = documents.encode(record)
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            (last,) = self._db.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
-            statement(record, document, last)
-            self._db.execute("COMMIT")
-        except (sqlite3.Error, StationError):
-            roll_back(self._db)
-            raise
-        return replace(record, fence=last)
+def _insert(db: sqlite3.Connection, record: SandboxRecord, document: bytes, fence: int) -> None:
+    try:
+        db.execute("INSERT INTO sandboxes VALUES (?, ?, ?)", (record.uid, fence, document))
+    except sqlite3.IntegrityError as error:
+        raise AlreadyExists(f"there is a record of sandbox {record.name} already", uid=record.uid) from error
 
-    def _insert(self, record: SandboxRecord, document: bytes, fence: int) -> None:
-        try:
-            self._db.execute("INSERT INTO sandboxes VALUES (?, ?, ?)", (record.uid, fence, document))
-        except sqlite3.IntegrityError as error:
-            raise AlreadyExists(f"there is a record of sandbox {record.name} already", uid=record.uid) from error
 
-    def _replace(self, record: SandboxRecord, document: bytes, fence: int) -> None:
-        done = self._db.execute(
-            "UPDATE sandboxes SET document = ?, fence = ? WHERE uid = ? AND fence = ?",
-            (document, fence, record.uid, record.fence),
+def _replace(db: sqlite3.Connection, record: SandboxRecord, document: bytes, fence: int) -> None:
+    done = db.execute(
+        "UPDATE sandboxes SET document = ?, fence = ? WHERE uid = ? AND fence = ?",
+        (document, fence, record.uid, record.fence),
+    )
+    if done.rowcount != 1:
+        raise Conflict(
+            f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
         )
-        if done.rowcount != 1:
-            raise Conflict(
-                f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
-            )
+
+
+def _next_fence(db: sqlite3.Connection) -> int:
+    (last,) = db.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
+    return int(last)
+
+
+def _all(db: sqlite3.Connection) -> list[SandboxRecord | Damaged]:
+    rows = db.execute("SELECT uid, document, fence FROM sandboxes ORDER BY uid").fetchall()
+    return [documents.decode(str(uid), _raw(document), fence) for uid, document, fence in rows]
+
+
+def records_in(db: sqlite3.Connection) -> list[SandboxRecord]:
+    """All that can be read, of a file that no station has, or a copy. Raises sqlite3.Error."""
+    return [record for record in _all(db) if isinstance(record, SandboxRecord)]
+
+
+def rewrite(path: Path, change: Callable[[SandboxRecord], SandboxRecord]) -> list[SandboxRecord]:
+    """Puts what `change` makes of each record into a file that no station has; the records as they are then. Raises
+    sqlite3.Error."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with transaction(db):
+            for before in records_in(db):
+                if (after := change(before)) != before:
+                    values = (documents.encode(after), _next_fence(db), after.uid)
+                    db.execute("UPDATE sandboxes SET document = ?, fence = ? WHERE uid = ?", values)
+        return records_in(db)
 
 
 def _raw(document: object) -> bytes:

@@ -1,9 +1,9 @@
-"""Blocking work beside the event loop."""
+"""Work that is not left half-way."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -13,7 +13,12 @@ T = TypeVar("T")
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """What `work` returns. Also when this is cancelled, and however often, it has ended on return: nobody closes a file
     that a thread still uses."""
-    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    return await to_its_end(asyncio.to_thread(work, *arguments, **named))
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """What `work` returns. Also when this is cancelled, and however often, it has ended on return."""
+    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 KEPT_SECONDS = 86400.0
 """How long an upload waits for its next piece."""
-MAX_UPLOADS = 256
+MAX_UPLOADS, MAX_UPLOADS_EACH = 256, 64
+"""Of all, and of one deployment: it must not take the others' places."""
 _ID = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}")
 _READ_BYTES = 1 << 20
 
@@ -68,7 +69,7 @@ class Uploads:
         self._store.reserve(upload.size)
         begun = False
         try:
-            await in_thread(_guarded, lambda: self._write(upload.id, document))
+            await in_thread(_guarded, lambda: self._write(owner, upload.id, document))
             begun = True
         finally:
             if not begun:
@@ -126,32 +127,47 @@ class Uploads:
             await self._remove(upload_id)
             self._store.release(upload.size)
 
+    async def abort_all(self, owner: Owner) -> None:
+        """Nothing is left of any of his that is not just being written."""
+        for upload_id in await in_thread(_guarded, lambda: self._of(owner)):
+            with suppress(NotFound, Busy):
+                await self.abort(owner, upload_id)
+
     async def sweep(self) -> int:
         """Ends those for which no piece has come for a day; how many."""
+        return len(await self.drop_idle(KEPT_SECONDS))
 
-        def old() -> set[str]:
-            # A part without a record is what a crash has left.
-            last: dict[str, float] = {}
-            for path in (*self._path.glob("upl_*"), *self._path.glob(".stn-*")):
-                last[path.stem] = max(last.get(path.stem, 0.0), path.stat().st_mtime)
-            return {upload for upload, at in last.items() if at < self._now() - KEPT_SECONDS}
-
-        ended = [upload for upload in await in_thread(_guarded, old) if upload not in self._busy]
-        for upload_id in ended:
+    async def drop_idle(self, seconds: float, *, dry_run: bool = False) -> list[int]:
+        """Ends those for which no piece has come for so long, or only looks; the bytes that have come of each."""
+        idle = await in_thread(_guarded, lambda: self._idle(self._now() - seconds))
+        ended = {upload_id: come for upload_id, come in idle.items() if upload_id not in self._busy}
+        for upload_id in () if dry_run else ended:
             size = await in_thread(_guarded, lambda upload_id=upload_id: self._size(upload_id))
             await self._remove(upload_id)
             self._store.release(size)
-        return len(ended)
+        return list(ended.values())
 
     # ── on a thread ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, upload_id: str, document: object) -> None:
+    def _write(self, owner: Owner, upload_id: str, document: object) -> None:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sum(1 for _ in self._path.glob("upl_*.json")) >= MAX_UPLOADS:
             raise LimitReached(f"{MAX_UPLOADS} uploads have begun and not ended; end some", limit=MAX_UPLOADS)
+        if owner != Owner() and len(self._of(owner)) >= MAX_UPLOADS_EACH:
+            raise LimitReached(f"{MAX_UPLOADS_EACH} uploads of yours have begun and not ended", limit=MAX_UPLOADS_EACH)
         (self._path / f"{upload_id}.part").touch(mode=0o600, exist_ok=False)
         write_private(self._path / f"{upload_id}.json", json.dumps(document).encode())
         self._touch(upload_id)
+
+    def _idle(self, since: float) -> dict[str, int]:
+        """By id the bytes that have come. A part without a record is what a crash has left."""
+        last: dict[str, float] = {}
+        come: dict[str, int] = {}
+        for path in (*self._path.glob("upl_*"), *self._path.glob(".stn-*")):
+            facts = path.stat()
+            last[path.stem] = max(last.get(path.stem, 0.0), facts.st_mtime)
+            come[path.stem] = come.get(path.stem, 0) + facts.st_size
+        return {upload: come[upload] for upload, at in last.items() if at < since}
 
     def _announced(self) -> dict[str, int]:
         """By id the size of each upload that has begun."""
@@ -163,6 +179,18 @@ class Uploads:
             return int(json.loads((self._path / f"{upload_id}.json").read_bytes())["upload"]["size"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
+
+    def _of(self, owner: Owner) -> list[str]:
+        """The ids of his."""
+        return [path.stem for path in self._path.glob("upl_*.json") if self._owner(path) == asdict(owner)]
+
+    @staticmethod
+    def _owner(path: Path) -> object:
+        """`None`: nobody can read whose it is."""
+        try:
+            return json.loads(path.read_bytes())["owner"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _read(self, owner: Owner, upload_id: str) -> tuple[Upload, Facts]:
         unknown = NotFound("there is no such upload; it was never begun, or it has ended", upload=upload_id[:80])
