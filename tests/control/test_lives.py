@@ -10,13 +10,19 @@ import pytest
 from station.control.decisions import is_over, remove_at
 from station.core.errors import InternalError, SandboxFailed, SandboxNotFound, StorageFull, Unavailable
 from station.core.ids import is_tool_id, new_id, uid_of
-from station.core.records import SandboxRecord, Timers
+from station.core.records import Owner, SandboxRecord, Timers
 from station.core.states import State
 from station.core.wire import OpenRequest
 
 from .world import World
 
 UID = uid_of("local", "a")
+
+
+def uid_in(world: World, tool_id: str) -> str:
+    return world.sandboxes.ids.uid_of(tool_id, Owner())
+
+
 OPEN = OpenRequest("a")
 TEMPORARY = OpenRequest("a", temporary=True)
 
@@ -29,16 +35,16 @@ async def opened(world: World, request: OpenRequest = OPEN) -> SandboxRecord:
 async def test_each_claim_of_a_name_has_a_tool_id_of_its_own_and_only_the_last_is_found(world: World) -> None:
     first = await opened(world)
     assert is_tool_id(first.tool_id)
-    assert world.sandboxes.uid_of_tool(first.tool_id) == UID
+    assert uid_in(world, first.tool_id) == UID
     await world.sandboxes.delete(UID)
     with pytest.raises(SandboxNotFound, match=first.tool_id):
-        world.sandboxes.uid_of_tool(first.tool_id)
+        uid_in(world, first.tool_id)
     second = await opened(world)
     assert second.tool_id != first.tool_id
-    assert world.sandboxes.uid_of_tool(second.tool_id) == UID
+    assert uid_in(world, second.tool_id) == UID
     for stranger in (first.tool_id, new_id("ses", 1.0)):
         with pytest.raises(SandboxNotFound):
-            world.sandboxes.uid_of_tool(stranger)
+            uid_in(world, stranger)
 
 
 async def test_a_tool_id_outlives_its_box_and_its_station(world: World) -> None:
@@ -49,10 +55,10 @@ async def test_a_tool_id_outlives_its_box_and_its_station(world: World) -> None:
     dead = (await opened(world, OpenRequest("b"))).tool_id
     await world.sandboxes.delete(uid_of("local", "b"))
     world.sandboxes = world.station()
-    world.sandboxes.know((await world.registry.list()).records)
-    assert world.sandboxes.uid_of_tool(tool_id) == UID
+    world.sandboxes.ids.know(await world.registry.list())
+    assert uid_in(world, tool_id) == UID
     with pytest.raises(SandboxNotFound):
-        world.sandboxes.uid_of_tool(dead)
+        uid_in(world, dead)
 
 
 async def test_a_failed_create_leaves_no_tool_id(world: World) -> None:
@@ -62,13 +68,13 @@ async def test_a_failed_create_leaves_no_tool_id(world: World) -> None:
     found = await world.registry.get(UID)
     assert isinstance(found, SandboxRecord)
     with pytest.raises(SandboxNotFound):
-        world.sandboxes.uid_of_tool(found.tool_id)
+        uid_in(world, found.tool_id)
 
 
 async def test_a_record_without_a_tool_id_gets_one_when_it_is_opened(world: World) -> None:
     await world.registry.put(replace(await opened(world), tool_id=""))
     tool_id = (await opened(world)).tool_id
-    assert world.sandboxes.uid_of_tool(tool_id) == UID
+    assert uid_in(world, tool_id) == UID
 
 
 async def test_a_delete_by_the_tool_id_of_an_earlier_life_harms_no_later_one(world: World) -> None:
@@ -150,7 +156,7 @@ async def test_a_temporary_sandbox_goes_after_its_time_and_a_kept_one_never(worl
     assert (await world.state(), await world.state("kept")) == (State.TOMBSTONE, State.RUNNING)
     assert world.boxes.files == {uid_of("local", "kept")}
     with pytest.raises(SandboxNotFound):
-        world.sandboxes.uid_of_tool(record.tool_id)
+        uid_in(world, record.tool_id)
 
 
 async def test_an_open_changes_nothing_of_whether_one_is_temporary(world: World) -> None:

@@ -304,9 +304,8 @@ async def test_deleting_a_damaged_sandbox_frees_its_name_and_never_reuses_a_gene
 
 
 async def damage(world: World, uid: str) -> None:
-    db = world.registry._db
-    await world.registry._run(
-        lambda: db.execute("UPDATE sandboxes SET document = 'x' WHERE uid = ?", (uid,)).fetchall()
+    await world.registry._db.run(
+        lambda db: db.execute("UPDATE sandboxes SET document = 'x' WHERE uid = ?", (uid,)).fetchall()
     )
 
 

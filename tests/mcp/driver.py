@@ -152,10 +152,12 @@ async def over_stdio(home: Path, *words: str, mode: Any = "auto", **env: str) ->
 
 
 @asynccontextmanager
-async def over_http(home: Path, *, mode: Any = "auto", query: str = "") -> AsyncIterator[Tools]:
-    """The tools of a station that listens."""
+async def over_http(
+    home: Path, *, mode: Any = "auto", query: str = "", token: str | None = None
+) -> AsyncIterator[Tools]:
+    """The tools of a station that listens. `token`: `None` is the operator's."""
     told = json.loads((home / "listening.json").read_text())
-    headers = {"authorization": f"Bearer {(home / 'operator.token').read_text().strip()}"}
+    headers = {"authorization": f"Bearer {token or (home / 'operator.token').read_text().strip()}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http,
         Client(streamable_http_client(f"{told['url']}/mcp{query}", http_client=http), mode=mode) as client,

@@ -10,9 +10,11 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from station.core.errors import Misdirected, Refused, StationError, Unauthenticated, from_body
+from station.core.identity import unauthenticated
+from station.core.principals import NOBODY, OPERATOR, Principal
 from station.core.wire import API
-from station.server.app import ROUTES
-from station.server.guard import LOCAL, NOBODY, OPERATOR, Guard, decide, local
+from station.server.access.guard import Guard, decide, local
+from station.server.api.operations import OPERATIONS
 
 from .served import Served
 
@@ -20,11 +22,32 @@ TOKEN = "stn_op_0123456789abcdef"
 GOOD = {"host": "127.0.0.1:8080", "authorization": f"Bearer {TOKEN}"}
 
 
-def verdict(path: str = "/api/v1/station", *more: tuple[str, str], **changed: str | None) -> str | type[StationError]:
+def who(token: bytes) -> Principal:
+    if token != TOKEN.encode():
+        raise unauthenticated()
+    return OPERATOR
+
+
+class Anybody:
+    """Access for tests that come to no token."""
+
+    def principal(self, token: bytes) -> Principal:
+        return who(token)
+
+    def acting(self, deployment_id: str) -> Principal:
+        raise AssertionError("nobody acts for another")
+
+    def take(self, principal: Principal) -> None:
+        return
+
+
+def verdict(
+    path: str = "/api/v1/station", *more: tuple[str, str], **changed: str | None
+) -> Principal | type[StationError]:
     named = [(name, value) for name, value in (GOOD | changed).items() if value is not None]
     headers = [(name.encode(), value.encode("latin-1")) for name, value in [*named, *more]]
     try:
-        return decide(headers, path, host="127.0.0.7", token=TOKEN.encode())
+        return decide(headers, path, hosts=["127.0.0.7"], who=who)
     except StationError as error:
         return type(error) if TOKEN not in f"{error}{error.detail}" else StationError
 
@@ -111,7 +134,7 @@ async def test_what_is_no_http_request_comes_past_neither_door() -> None:
     async def none(*_: Any) -> Any:
         raise AssertionError("nothing is read or sent")
 
-    for door in (Guard(app, host="127.0.0.1", token=TOKEN.encode()), local(app)):
+    for door in (Guard(app, hosts=["127.0.0.1"], access=Anybody()), local(app, Anybody())):
         for kind in ("websocket", "lifespan"):
             with pytest.raises(RuntimeError, match=kind):
                 await door({"type": kind, "headers": [], "path": "/healthz"}, none, none)
@@ -188,7 +211,7 @@ def test_each_refusal_has_our_form_and_none_lets_a_page_read_it(listening: Serve
 
 
 def test_every_path_and_method_asks_for_the_token(listening: Served) -> None:
-    known = [(method, API + re.sub(r"{\w+}", "x", path)) for method, path, _ in ROUTES]
+    known = [(each.method, re.sub(r"{[\w:]+}", "x", each.path)) for each in OPERATIONS if not each.to_all]
     for method, path in [
         *known,
         ("POST", "/stub"),
@@ -229,6 +252,6 @@ def test_of_a_request_that_is_refused_no_body_is_asked_for(listening: Served) ->
 
 async def test_a_face_knows_who_calls_from_the_guard_alone(listening: Served) -> None:
     async with listening.tcp(principal="root") as client:
-        assert (await client.post("/stub")).json() == {"principal": OPERATOR, "path": "/stub"}
+        assert (await client.post("/stub")).json() == {"principal": "operator", "path": "/stub"}
     async with listening.client() as client:
-        assert (await client.post("/stub/")).json() == {"principal": LOCAL, "path": "/stub/"}
+        assert (await client.post("/stub/")).json() == {"principal": "local", "path": "/stub/"}

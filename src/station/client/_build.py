@@ -208,9 +208,9 @@ def open_request(
     )
 
 
-def named(name: str) -> str:
+def named(name: str, deployment: str = Owner.deployment) -> str:
     """The id of the sandbox of that name, as paths of the API have it. Raises InvalidInput for what is no name."""
-    return uid_of(Owner.deployment, check_name(name))
+    return uid_of(deployment, check_name(name))
 
 
 def check_sandbox_id(given: str) -> str:

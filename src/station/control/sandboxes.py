@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from station.core.errors import BoxLost, Busy, SandboxFailed, SandboxNotFound, StationError, Unavailable
+from station.core.errors import BoxLost, Busy, SandboxFailed, StationError, Unavailable
 from station.core.ids import check_name, new_tool_id, uid_of
 from station.core.records import Owner, SandboxRecord, Timers
 from station.core.spec import LifecycleClass, Spec
@@ -22,7 +22,7 @@ from .admission import Admission
 from .decisions import GIVEN, Defaults, Step, check_same, is_over, make_spec, next_step, undone
 from .locks import KeyedLocks
 from .ports import UNKNOWN_BACKEND, Boxes, Made
-from .tool_ids import ToolIds
+from .tool_ids import ToolIds, existing
 from .uses import Uses
 
 T = TypeVar("T")
@@ -42,6 +42,10 @@ async def _nothing_stored(_owner: Owner, _prefix: str) -> None:
     return
 
 
+def _no_bound(_owner: Owner) -> None:
+    return
+
+
 class Sandboxes:
     """The one owner of records. Changes of one sandbox happen one after the other; a change that has begun is ended
     even when the caller goes away."""
@@ -55,11 +59,15 @@ class Sandboxes:
         defaults: Callable[[], Defaults],
         now: Callable[[], float],
         max_sandboxes: int | None = None,
+        most_of: Callable[[Owner], int | None] = _no_bound,
         failpoint: Callable[[str], None] = _no_failpoint,
         remove_stored: RemoveStored = _nothing_stored,
     ) -> None:
+        """`most_of`: how many names an owner may have; `None` is no bound."""
         self._registry = registry
-        self._admission = Admission(registry, max_sandboxes)
+        self.ids = ToolIds()
+        """Given all records before anything else is done."""
+        self._admission = Admission(registry, max_sandboxes, most_of=most_of, taken=self.ids.taken)
         self._boxes = boxes
         self._station = station
         self._defaults = defaults
@@ -68,7 +76,6 @@ class Sandboxes:
         self._remove_stored = remove_stored
         self._locks = KeyedLocks()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._tool_ids = ToolIds()
         self._going: set[str] = set()
         self.uses = Uses(now)
         """Written down by `flush`."""
@@ -97,21 +104,19 @@ class Sandboxes:
 
     async def get(self, uid: str) -> SandboxRecord:
         """Raises SandboxNotFound, or SandboxFailed for a damaged record."""
-        return self._seen(_existing(uid, await self._read(uid)))
+        return self._seen(existing(uid, await self._read(uid)))
 
     async def list(self) -> Listing:
         """All but tombstones, and the damaged ones."""
         found = await self._registry.list()
         return Listing([self._seen(r) for r in found.records if r.state is not State.TOMBSTONE], found.damaged)
 
-    def know(self, records: Iterable[SandboxRecord]) -> None:
-        """All that there are, before anything is looked up by tool id or written."""
-        for record in records:
-            self._tool_ids.note(record)
-
-    def uid_of_tool(self, tool_id: str) -> str:
-        """The sandbox whose present life has that tool id. Raises SandboxNotFound, also for one of an earlier life."""
-        return self._tool_ids.uid_of(tool_id)
+    async def of(self, owner: Owner) -> Sequence[str]:
+        """The uids of his, damaged ones too; what somebody is just claiming for him is among them."""
+        async with self._admission.turn:
+            found = await self.list()
+        owners = {item.uid: item.owner for item in found.records} | {item.uid: item.owner for item in found.damaged}
+        return [uid for uid, his in owners.items() if his == owner]
 
     async def delete(
         self, uid: str, *, tool_id: str | None = None, is_busy: Callable[[str], bool] | None = None
@@ -206,7 +211,7 @@ class Sandboxes:
         return await self._running(record), False
 
     async def _ready(self, uid: str) -> SandboxRecord:
-        return await self._running(_existing(uid, await self._settled(uid)))
+        return await self._running(existing(uid, await self._settled(uid)))
 
     async def _settled(self, uid: str) -> SandboxRecord | None:
         """The record after leftovers of earlier tries are gone. Raises SandboxFailed where that needs a person, and
@@ -263,9 +268,9 @@ class Sandboxes:
             policy={GIVEN: await self._boxes.given(spec)},
             timeout_seconds=request.timeout_seconds,
         )
-        async with self._admission.place():
+        async with self._admission.place(owner):
             claimed = await (self._registry.put(claim) if old else self._registry.create(claim))
-        self._tool_ids.note(claimed)
+            self.ids.note(claimed)
         self._failpoint("create.after_claim")
         return await self._create(claimed)
 
@@ -420,7 +425,7 @@ class Sandboxes:
         return SandboxRecord(
             uid=damaged.uid,
             name=damaged.name or "?",
-            owner=Owner(),
+            owner=damaged.owner or Owner(),
             spec=Spec(backend=UNKNOWN_BACKEND),
             class_=LifecycleClass.KEPT,
             state=State.DELETING,
@@ -448,17 +453,9 @@ class Sandboxes:
         new = replace(record, updated_at=self._now(), **changes)
         check_transition(record.state, new.state)
         written = await self._registry.put(new)
-        self._tool_ids.note(written)
+        self.ids.note(written)
         return written
 
     def _seen(self, record: SandboxRecord) -> SandboxRecord:
         at = self.uses.last(record.uid)
         return replace(record, last_active_at=at) if at > record.last_active_at else record
-
-
-def _existing(uid: str, record: SandboxRecord | None) -> SandboxRecord:
-    if record is None:
-        raise SandboxNotFound("there is no such sandbox; it was never opened, or it was deleted", uid=uid)
-    if record.state is State.TOMBSTONE:
-        raise SandboxNotFound(f"there is no sandbox {record.name!r} any more: it was deleted", uid=uid)
-    return record

@@ -9,8 +9,6 @@ from station.client._async.client import AsyncClient
 from station.client._async.sandbox import AsyncSandbox
 from station.client._build import Isolated
 from station.core.errors import SandboxNotFound
-from station.core.ids import uid_of
-from station.core.records import Owner
 from station.core.wire import StationView
 
 from .inputs import OpenInput
@@ -106,7 +104,7 @@ class Caller:
     async def _find_default(self) -> AsyncSandbox:
         try:
             # By its id: a look by name would tell of other names that are like it.
-            return await self.client.get_by_id(uid_of(Owner.deployment, self.scope.default))
+            return await self.client.get_by_id(self.client.id_of(self.scope.default))
         except SandboxNotFound:
             raise SandboxNotFound("your default sandbox is not open; sandbox_open or sandbox_exec makes it") from None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -25,6 +25,7 @@ from starlette.types import Scope as AsgiScope
 
 from station.client._async.client import AsyncClient
 from station.core.errors import InvalidInput
+from station.core.principals import Principal
 
 from .caller import Caller
 from .scope import Scope
@@ -44,8 +45,8 @@ async def app(home: Path) -> AsyncIterator[ASGIApp]:
     # At info it tells of every request, as a session that begins and ends.
     logging.getLogger("mcp").setLevel(logging.WARNING)
     # Started by nobody but its owner: a late call while this one ends must not begin another.
-    async with AsyncClient(home, start=False) as client:
-        callers = Callers(client)
+    async with AsyncExitStack() as clients:
+        callers = Callers(lambda acts_for: _client(home, acts_for, clients))
         cancellable = Cancellable()
         server = build(callers.of)
         server.middleware.append(cancellable)
@@ -57,25 +58,45 @@ async def app(home: Path) -> AsyncIterator[ASGIApp]:
             yield _face(manager.handle_request)
 
 
+def _client(home: Path, acts_for: str | None, clients: AsyncExitStack) -> AsyncClient:
+    client = AsyncClient(home, start=False, acts_for=acts_for)
+    clients.push_async_callback(client.close)
+    return client
+
+
 class Callers:
     """Who calls, told from the request."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._known: dict[Scope, Caller] = {}
+    def __init__(self, connect: Callable[[str | None], AsyncClient]) -> None:
+        """`connect`: a client that acts for a deployment, or for the operator (`None`)."""
+        self._connect = connect
+        self._clients: dict[str | None, AsyncClient] = {}
+        self._known: dict[tuple[str | None, Scope], Caller] = {}
 
     def of(self, context: Context) -> Caller:
         """Raises InvalidInput for a name in the address that no sandbox can have."""
         request = context.request
         assert request is not None, "every call over HTTP has its request"
-        principal = request.scope["state"]["principal"]
-        scope = Scope.of_principal(principal, _sandbox_of(request.scope))
-        caller = self._known.get(scope)
+        principal = _principal(request.scope)
+        deployment = principal.owner.deployment if principal.is_deployment else None
+        key = deployment, Scope.of_principal(principal.tag, _sandbox_of(request.scope))
+        caller = self._known.get(key)
         if caller is None:
             while len(self._known) >= _CALLERS:
                 del self._known[next(iter(self._known))]
-            caller = self._known[scope] = Caller(self._client, scope, answer_bytes=ANSWER_BYTES)
+            caller = self._known[key] = Caller(self._client(deployment), key[1], answer_bytes=ANSWER_BYTES)
         return caller
+
+    def _client(self, deployment: str | None) -> AsyncClient:
+        # One for each that there is: its connections end by themselves when nobody calls.
+        if deployment not in self._clients:
+            self._clients[deployment] = self._connect(deployment)
+        return self._clients[deployment]
+
+
+def _principal(scope: AsgiScope) -> Principal:
+    principal: Principal = scope["state"]["principal"]
+    return principal
 
 
 class Cancellable:
@@ -109,7 +130,7 @@ def _key(context: Context, request_id: types.RequestId | None) -> tuple[str, str
     if request is None or request_id is None:
         return None
     session = request.headers.get(_SESSION)
-    return None if session is None else (request.scope["state"]["principal"], session, request_id)
+    return None if session is None else (_principal(request.scope).tag, session, request_id)
 
 
 def _sandbox_of(scope: AsgiScope) -> str | None:

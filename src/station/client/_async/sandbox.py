@@ -232,7 +232,7 @@ async def open_view(connection: AsyncConnection, request: OpenRequest, progress:
 
 async def get_view(connection: AsyncConnection, name: str) -> SandboxView:
     """Raises SandboxNotFound, which names it and one that may have been meant."""
-    address = named(name)
+    address = named(name, connection.deployment)
     try:
         return await view_at(connection, address)
     except SandboxNotFound as error:
@@ -245,9 +245,9 @@ async def view_at(connection: AsyncConnection, address: str) -> SandboxView:
     return from_plain(SandboxView, await connection.request(Call("GET", url("sandboxes", address), replay=True)))
 
 
-async def list_views(connection: AsyncConnection) -> list[SandboxView]:
-    """All sandboxes, by name."""
-    answer = await connection.request(Call("GET", url("sandboxes"), replay=True))
+async def list_views(connection: AsyncConnection, *, everybodys: bool = False) -> list[SandboxView]:
+    """The caller's sandboxes, by name; `everybodys`: those of deployments too."""
+    answer = await connection.request(Call("GET", url("sandboxes", all=everybodys or None), replay=True))
     return sorted((from_plain(SandboxView, item) for item in answer["sandboxes"]), key=lambda view: view.name)
 
 

@@ -32,14 +32,17 @@ from station.client.results import RunResult
 from station.core.capabilities import Isolation
 from station.core.codec import from_plain
 from station.core.errors import StationError
+from station.core.upkeep import PruneView, UsageView
 from station.core.wire import MAX_TIMEOUT_SECONDS, Diagnosis, RunRequest, SandboxView, StationView
 
+from .access import Deployments, Keys
 from .connection import Connection
 from .pulling import OPEN_SECONDS, PULL_SECONDS, request_shown
 from .sandbox import Sandbox, delete_at, get_view, list_views, open_view, view_at
 from .stored import StoredFiles
 
 _CANCEL_SECONDS = 5.0
+_UPKEEP_SECONDS = 3600.0
 
 
 class Client:
@@ -53,12 +56,18 @@ class Client:
         any_version: bool = False,
         url: str | None = None,
         token: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        acts_for: str | None = None,
     ) -> None:
-        """See `station.connect`."""
-        place = None if url is None else remote(url, token)
-        self._connection = Connection(home, start=start, any_version=any_version, remote=place)
+        """See `station.connect`. `acts_for`: on the socket, the id of a deployment that all calls are made for."""
+        place = None if url is None else remote(url, token, ca_file)
+        self._connection = Connection(home, start=start, any_version=any_version, remote=place, acts_for=acts_for)
         self.files = StoredFiles(self._connection)
         """The station's file store."""
+        self.keys = Keys(self._connection)
+        """Its API keys, for its operator."""
+        self.deployments = Deployments(self._connection)
+        """Those who use it beside its operator."""
 
     @property
     def home(self) -> str:
@@ -203,7 +212,7 @@ class Client:
         `keep_files`: ends its processes and its box alone; the next use finds the files. `unless_busy`: raises Busy,
         and changes nothing, where a command runs in it or somebody else's call is under way.
         """
-        delete_at(self._connection, named(name), keep_files=keep_files, unless_busy=unless_busy)
+        delete_at(self._connection, self.id_of(name), keep_files=keep_files, unless_busy=unless_busy)
 
     def info(self) -> StationView:
         """What the station says of itself."""
@@ -214,9 +223,25 @@ class Client:
         answer = self._connection.request(Call("GET", url("doctor"), replay=True, read_seconds=120))
         return from_plain(Diagnosis, answer)
 
-    def list(self) -> list[SandboxView]:
-        """All sandboxes, by name."""
-        return list_views(self._connection)
+    def list(self, *, everybodys: bool = False) -> list[SandboxView]:
+        """The caller's sandboxes, by name. `everybodys`: those of deployments too (`view.deployment`); for the operator
+        alone, who reaches each by its id."""
+        return list_views(self._connection, everybodys=everybodys)
+
+    def id_of(self, name: str) -> str:
+        """The id that the caller's sandbox of that name has, or would have. Raises InvalidInput for what is no name."""
+        return named(name, self._connection.deployment)
+
+    def usage(self) -> UsageView:
+        """What takes room in the state directory of the station; it looks at every file."""
+        answer = self._connection.request(Call("GET", url("usage"), replay=True, read_seconds=_UPKEEP_SECONDS))
+        return from_plain(UsageView, answer)
+
+    def prune(self, *, dry_run: bool = False) -> PruneView:
+        """Removes what nobody can ask for any more; `dry_run` only tells what would go."""
+        path = url("prune", dry_run=dry_run)
+        call = Call("POST", path, content=b"", replay=True, read_seconds=_UPKEEP_SECONDS)
+        return from_plain(PruneView, self._connection.request(call))
 
     def stop(self) -> None:
         """Ends the station: what runs in sandboxes goes on, and the next station takes it over. Ended on return."""
@@ -251,13 +276,16 @@ def connect(
     start: bool = True,
     url: str | None = None,
     token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
 ) -> Client:
     """One connection for many calls: `with station.connect() as client:`. Nothing is sent before the first call.
 
     `home`: the state directory, else STN_HOME. `start=False` raises StationUnreachable where no station runs. `url`:
-    a station on TCP instead (`https://…`, or `http://` on this machine), with `token`, else STN_TOKEN.
+    a station on TCP instead (`https://…`, or `http://` on this machine), with `token`, else STN_TOKEN: an API key, a
+    deployment's identity token, or the operator's own. `ca_file`: PEM file of the authorities that are trusted there,
+    else STN_CA_FILE, else this machine's.
     """
-    return Client(home, start=start, url=url, token=token)
+    return Client(home, start=start, url=url, token=token, ca_file=ca_file)
 
 
 def run(

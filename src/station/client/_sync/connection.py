@@ -18,7 +18,9 @@ from station.client._build import Call
 from station.client._home import SocketAddress, find_home
 from station.client._io_sync import to_thread
 from station.client._start import ensure_station, listens
+from station.core.access import ACTS_FOR
 from station.core.errors import Conflict, InternalError, StationError, StationUnreachable, from_body
+from station.core.records import Owner
 
 _TRIES = 6
 _HEALTH_SECONDS = 30.0
@@ -42,9 +44,14 @@ class Connection:
         start: bool = True,
         any_version: bool = False,
         remote: Remote | None = None,
+        acts_for: str | None = None,
     ) -> None:
-        """`remote`: a station on TCP, instead of the one of a state directory; it is never started."""
+        """`remote`: a station on TCP, instead of the one of a state directory; it is never started. `acts_for`: on the
+        socket, the id of a deployment that all calls are made for."""
         self.home: Path = find_home(home)
+        self.deployment = acts_for or (remote.deployment if remote else Owner.deployment)
+        """Whose sandboxes a name is of."""
+        self._acts_for = acts_for
         self._remote = remote
         self._start = start and remote is None
         self._any_version = any_version
@@ -126,8 +133,9 @@ class Connection:
         return httpx2.HTTPTransport(uds=self._address.path, limits=_LIMITS, verify=_NO_TLS)
 
     def _tls(self) -> ssl.SSLContext:
-        secure = self._remote is not None and self._remote.url.startswith("https:")
-        return ssl.create_default_context() if secure else _NO_TLS
+        if self._remote is not None and self._remote.url.startswith("https:"):
+            return self._remote.context()
+        return _NO_TLS
 
     @property
     def _where(self) -> str:
@@ -140,6 +148,8 @@ class Connection:
         if self._remote is not None:
             base = self._remote.url
             headers["authorization"] = f"Bearer {self._remote.token}"
+        if self._acts_for is not None:
+            headers[ACTS_FOR] = self._acts_for
         request = httpx2.Request(
             call.method, base + call.path, content=call.raw, headers=headers, extensions={"timeout": timeout}
         )

@@ -233,7 +233,7 @@ def open_view(connection: Connection, request: OpenRequest, progress: bool | Non
 
 def get_view(connection: Connection, name: str) -> SandboxView:
     """Raises SandboxNotFound, which names it and one that may have been meant."""
-    address = named(name)
+    address = named(name, connection.deployment)
     try:
         return view_at(connection, address)
     except SandboxNotFound as error:
@@ -246,9 +246,9 @@ def view_at(connection: Connection, address: str) -> SandboxView:
     return from_plain(SandboxView, connection.request(Call("GET", url("sandboxes", address), replay=True)))
 
 
-def list_views(connection: Connection) -> list[SandboxView]:
-    """All sandboxes, by name."""
-    answer = connection.request(Call("GET", url("sandboxes"), replay=True))
+def list_views(connection: Connection, *, everybodys: bool = False) -> list[SandboxView]:
+    """The caller's sandboxes, by name; `everybodys`: those of deployments too."""
+    answer = connection.request(Call("GET", url("sandboxes", all=everybodys or None), replay=True))
     return sorted((from_plain(SandboxView, item) for item in answer["sandboxes"]), key=lambda view: view.name)
 
 

@@ -20,6 +20,7 @@ _RANDOM_BYTES = 32
 # What a header can carry, and nobody guesses.
 _FITS = re.compile(rb"[\x21-\x7e]{16,512}")
 _MOST_BYTES = 4096
+_WHAT = "the token"
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,27 @@ def operator_token(home: Path, given: str | None = None) -> Token:
         raise Unavailable(f"the token {file} cannot be used: {error.strerror}", retryable=False) from error
 
 
-def _read(file: Path) -> bytes:
+def read_private(file: Path, what: str, *, most_bytes: int) -> bytes:
+    """At most so many bytes of a file that is ours alone; `what` begins the sentence about one that is not. Raises
+    Refused, and OSError where it cannot be read."""
     if file.is_symlink():
-        raise _refusal(file, "is a symbolic link")
+        raise _refusal(file, what, "is a symbolic link")
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as opened:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise _refusal(file, "is no regular file")
+            raise _refusal(file, what, "is no regular file")
         if found.st_uid != os.geteuid():
-            raise _refusal(file, f"belongs to the user with uid {found.st_uid}, this is uid {os.geteuid()}")
+            raise _refusal(file, what, f"belongs to the user with uid {found.st_uid}, this is uid {os.geteuid()}")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            raise _refusal(file, f"is open to others (mode {stat.S_IMODE(found.st_mode):03o})")
-        secret = opened.read(_MOST_BYTES).strip()
+            raise _refusal(file, what, f"is open to others (mode {stat.S_IMODE(found.st_mode):03o})")
+        return opened.read(most_bytes)
+
+
+def _read(file: Path) -> bytes:
+    secret = read_private(file, _WHAT, most_bytes=_MOST_BYTES).strip()
     if not _FITS.fullmatch(secret):
-        raise _refusal(file, "holds no token of 16 to 512 visible ASCII characters")
+        raise _refusal(file, _WHAT, "holds no token of 16 to 512 visible ASCII characters")
     return secret
 
 
@@ -79,7 +86,5 @@ def _make(file: Path) -> bytes:
     return secret
 
 
-def _refusal(file: Path, fault: str) -> Refused:
-    return Refused(
-        f"the token {file} {fault}, so it may be no secret: remove it, and a new one is made", file=str(file)
-    )
+def _refusal(file: Path, what: str, fault: str) -> Refused:
+    return Refused(f"{what} {file} {fault}, so it may be no secret: remove it, and a new one is made", file=str(file))
