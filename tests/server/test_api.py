@@ -160,7 +160,7 @@ async def test_an_unknown_path_or_method_is_told_in_the_same_shape(api: Api) -> 
     missing = await api.client.get("/nowhere")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     wrong = await api.call("PATCH", "/sandboxes")
-    assert (wrong.status_code, wrong.json()["code"]) == (405, "invalid_input")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
     odd = await api.call("GET", "/sandboxes/..%2F..%2Fetc")
     assert odd.status_code == 404
 
@@ -287,8 +287,8 @@ async def test_the_station_tells_of_itself(api: Api) -> None:
 async def test_a_damaged_record_is_shown_as_failed_and_the_rest_serve(api: Api) -> None:
     bad, good = await api.open("bad"), await api.open("good")
     registry: Any = api.station._registry
-    await registry._run(
-        lambda: registry._db.execute("UPDATE sandboxes SET document = '{' WHERE uid = ?", (bad,)).fetchall()
+    await registry._db.run(
+        lambda db: db.execute("UPDATE sandboxes SET document = '{' WHERE uid = ?", (bad,)).fetchall()
     )
     views = {view["id"]: view for view in (await api.call("GET", "/sandboxes")).json()["sandboxes"]}
     assert (views[bad]["state"], views[good]["state"]) == ("failed", "running")

@@ -55,14 +55,13 @@ async def test_a_key_may_be_chosen_and_have_slashes_and_a_time_to_live(api: Api,
 @pytest.mark.parametrize(
     ("sent", "field"),
     [
-        ({"content": b"x", "headers": {"content-type": "text/plain"}}, "body"),
         ({"data": {"key": "a"}, "files": {"other": ("n", b"x")}}, "file"),
         (form(unknown="x"), "unknown"),
         (form(ttl="soon"), "ttl"),
         (form(key="../x"), "key"),
         (form(key="a\nb"), "key"),
     ],
-    ids=["no form", "no file", "unknown field", "ttl", "traversal", "control character"],
+    ids=["no file", "unknown field", "ttl", "traversal", "control character"],
 )
 async def test_a_form_that_cannot_be_stored_is_refused_by_field(api: Api, sent: dict[str, Any], field: str) -> None:
     answer = await api.call("POST", "/files", **sent)
@@ -287,3 +286,8 @@ async def test_a_form_with_headers_or_a_boundary_without_end_is_refused(api: Api
     assert (await api.call("POST", "/files", content=endless, headers=kind)).status_code == 400
     long = {"content-type": "multipart/form-data; boundary=" + "b" * 300}
     assert (await api.call("POST", "/files", content=b"--b", headers=long)).status_code == 400
+
+
+async def test_what_is_no_form_is_a_body_of_another_kind(api: Api) -> None:
+    answer = await api.call("POST", "/files", content=b"x", headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")

@@ -3,7 +3,9 @@
     StationError
     ├── InvalidInput          400  what was asked for makes no sense; the sentence names the field
     │   ├── PathRefused       400  a path outside workspace, home and /tmp
-    │   └── TooLarge          413
+    │   ├── MethodNotAllowed  405  the path is there, and does something else
+    │   ├── TooLarge          413
+    │   └── UnsupportedMedia  415  a body of another kind than this takes
     ├── Unauthenticated       401  no token, or not the right one
     ├── Refused               403  policy says no
     ├── NotFound              404  no such sandbox, process or file (or another's)
@@ -84,6 +86,20 @@ class TooLarge(InvalidInput):
 
     code = "too_large"
     status = 413
+
+
+class MethodNotAllowed(InvalidInput):
+    """The path is there, and takes other methods; the header Allow names them."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class UnsupportedMedia(InvalidInput):
+    """A body of another kind than this takes."""
+
+    code = "unsupported_media"
+    status = 415
 
 
 class Unauthenticated(StationError):

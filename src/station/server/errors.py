@@ -10,13 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from station.core.errors import InternalError, InvalidInput, NotFound, StationError, Unavailable
+from station.core.errors import InternalError, MethodNotAllowed, NotFound, StationError, Unavailable
 
 from .requests import Gone
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
+GONE = 499
+"""No status that anybody sees: the client hung up."""
 RPC_REFUSED = -32000
 """Of the codes that JSON-RPC leaves to a server."""
 
@@ -25,9 +27,11 @@ def answer(error: StationError, *, rpc: bool = False) -> Response:
     """`rpc`: as the error of a JSON-RPC message that could not be read. A client of a face shows nothing else."""
     headers = {}
     if error.retryable and error.status in (429, 503):
-        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+        headers["retry-after"] = str(error.detail.get("retry_after_seconds", RETRY_AFTER_SECONDS))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = ", ".join(error.detail["allowed"])
     body = error.to_body()
     if rpc:
         body = {"jsonrpc": "2.0", "id": None, "error": {"code": RPC_REFUSED, "message": error.message, "data": body}}
@@ -43,17 +47,14 @@ async def on_station_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(_request: Request, error: Exception) -> Response:
-    """The framework's own: a path or method that there is not."""
+    """The framework's own: a path that there is not."""
     assert isinstance(error, HTTPException)
-    kind = NotFound if error.status_code == 404 else InvalidInput
-    response = answer(kind("there is no such path" if error.status_code == 404 else str(error.detail)))
-    response.status_code = error.status_code
-    return response
+    return answer(NotFound("there is no such path"))
 
 
 async def on_gone(_request: Request, _error: Exception) -> Response:
     """For nobody: the client hung up."""
-    return Response(status_code=499)
+    return Response(status_code=GONE)
 
 
 async def on_fault(_request: Request, _error: Exception) -> Response:

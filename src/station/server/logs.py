@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from station.core.wire import LOG
+from station.spans import CURRENT
 
 _KEPT = 2
 
 
+Form: TypeAlias = Literal["text", "json"]
+
+
 class Plain(logging.Formatter):
-    """One line an event. Control characters are escaped: what a sandbox made up can forge no line and move no
-    cursor."""
+    """One line an event, and below it the traceback of a fault. Control characters are escaped: what a sandbox made up
+    can forge no line and move no cursor."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        text = f"{at}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        trace = CURRENT.get()
+        told = f" (trace {trace.trace_id})" if trace is not None else ""
+        text = f"{_time(record)} {record.levelname.lower()} {record.name}: {record.getMessage()}{told}"
         lines = [escape(text)]
         if record.exc_info:
             lines += [f"  | {escape(line)}" for line in self.formatException(record.exc_info).splitlines()]
         return "\n".join(lines)
+
+
+class Json(logging.Formatter):
+    """One JSON object a line: `time`, `level`, `logger`, `message`; `trace_id` where a request named its trace;
+    `exception` of a fault. All in ASCII: what a sandbox made up stays within its string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (trace := CURRENT.get()) is not None:
+            told["trace_id"] = trace.trace_id
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told).replace("\x7f", "\\u007f")
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{at}.{int(record.msecs):03d}Z"
 
 
 def escape(text: str) -> str:
@@ -33,7 +63,7 @@ def escape(text: str) -> str:
     )
 
 
-def set_up(home: Path, *, background: bool, megabytes: int) -> logging.Handler:
+def set_up(home: Path, *, background: bool, megabytes: int, form: Form = "text") -> logging.Handler:
     """Sends the log of this process there. The caller closes the handler."""
     handler: logging.Handler
     if background:
@@ -42,7 +72,7 @@ def set_up(home: Path, *, background: bool, megabytes: int) -> logging.Handler:
         )
     else:
         handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Plain())
+    handler.setFormatter(Json() if form == "json" else Plain())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -30,6 +30,7 @@ from station.guest.session import GuestSession
 
 from .failpoints import failpoint
 from .live import LiveBox, isolation_of, network_of
+from .meter import Meter
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class LiveBoxes:
         on_lost: OnLost,
         forbidden: Mapping[str, str] = MappingProxyType({}),
         admit: Admit | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """`on_lost(uid, generation, reason)` is called once for each box that ended by itself, with no lock held.
         `forbidden` gives, for a backend that is not among `backends`, the sentence why. `admit` raises where policy
@@ -79,6 +81,7 @@ class LiveBoxes:
         self.backends = backends
         self._forbidden = forbidden
         self._admit = admit
+        self._meter = meter or Meter()
         self._station = station
         self._processes = processes
         self._on_lost = on_lost
@@ -172,13 +175,15 @@ class LiveBoxes:
         async with self._turns.taking(record.uid):
             if record.uid in self._live:
                 raise InternalError(f"sandbox {record.uid} has a live box already")
-            box = await self.backend(record.spec.backend).create(record.spec, self._labels(record))
-            try:
-                failpoint("create.after_start")
-                live = await self._connect(record, box)
-            except StationError:
-                await box.destroy()
-                raise
+            backend = self.backend(record.spec.backend)
+            with self._meter.making_box(backend.name):
+                box = await backend.create(record.spec, self._labels(record))
+                try:
+                    failpoint("create.after_start")
+                    live = await self._connect(record, box)
+                except StationError:
+                    await box.destroy()
+                    raise
             self._keep(live)
             return box.ref, live.session.hello.guest_version
 
@@ -244,6 +249,14 @@ class LiveBoxes:
                 return False
             await destroy_by_ref(self.backends[ref.backend], ref)
             return True
+
+    async def remove_files_if(self, backend: str, uid: str, unwanted: Callable[[], Awaitable[bool]]) -> bool:
+        """Removes what a sandbox without a record has left with that backend, unless it is wanted after all; whether it
+        did. For whoever holds no lock, as `destroy_if`."""
+        async with self._turns.taking(uid):
+            if gone := await unwanted():
+                await self.backends[backend].remove_files(uid)
+            return gone
 
     async def remove_files(self, record: SandboxRecord) -> None:
         for backend in self._backends_of(record):

@@ -72,10 +72,7 @@ class Orphans:
     async def sweep(self) -> int:
         """Destroys what was seen without a record `GRACE_SECONDS` ago and still has none; returns how many. One that
         cannot be destroyed stops no other."""
-        found: dict[tuple[str, str], tuple[Labels, BoxRef]] = {}
-        for name, backend in self._boxes.backends.items():
-            found |= await _listed(name, backend)
-        orphans = {key: box for key, box in found.items() if await self._is_orphan(*box)}
+        orphans = await self.found()
         now = self._clock()
         self._seen = {key: self._seen.get(key, now) for key in orphans}
         ripe = [orphans[key] for key, since in self._seen.items() if now - since >= GRACE_SECONDS]
@@ -87,6 +84,13 @@ class Orphans:
 
         done = await asyncio.gather(*(one(labels, ref) for labels, ref in ripe))
         return sum(done) + await self._pool.destroy_again()
+
+    async def found(self) -> dict[tuple[str, str], tuple[Labels, BoxRef]]:
+        """Boxes that have no record now, by backend and box id; they may be in the making."""
+        found: dict[tuple[str, str], tuple[Labels, BoxRef]] = {}
+        for name, backend in self._boxes.backends.items():
+            found |= await _listed(name, backend)
+        return {key: box for key, box in found.items() if await self._is_orphan(*box)}
 
     async def _is_orphan(self, labels: Labels, ref: BoxRef) -> bool:
         if labels.pool:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from station.backends.base import Backend, Labels
+from station.backends.base import Backend, Box, Labels
 from station.core.errors import StationError, Unavailable
 from station.core.ids import new_id
 from station.core.spec import Limits, Spec
@@ -18,6 +18,7 @@ from station.guest.files import GuestFiles
 from station.guest.session import GuestSession
 
 from .live import LiveBox
+from .meter import Meter
 from .tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Pool:
         max_size: int = MAX_SIZE,
         at_once: int | None = None,
         calm_seconds: float = CALM_SECONDS,
+        meter: Meter | None = None,
     ) -> None:
         """`size`: how many stand ready of each kind in use (0: none). `at_once`: how many are made at the same time."""
         self._backends = backends
@@ -74,6 +76,7 @@ class Pool:
         self._size = size
         self._max_size = max(max_size, size)
         self._calm_seconds = calm_seconds
+        self._meter = meter or Meter()
         self._making = asyncio.Semaphore(at_once or max(2, os.cpu_count() or 2))
         self._shelves: dict[tuple[str, str | None, str], _Shelf] = {}
         self._boxes: dict[str, LiveBox] = {}
@@ -223,13 +226,8 @@ class Pool:
             labels = Labels.ours(box_id, uid=box_id, generation=1, fence=0, station=self._station, pool=True)
             self._being_made.add(box_id)
             try:
-                box = await backend.create(spec, labels)
-                session: GuestSession | None = None
-                try:
-                    session = await GuestSession.connect(box.connect, patience_seconds=box.patience_seconds)
-                finally:
-                    if session is None:
-                        await box.destroy()
+                with self._meter.making_box(spec.backend):
+                    box, session = await _made(backend, spec, labels)
                 live = self._boxes[box_id] = LiveBox(box_id, 1, spec, box, session, GuestFiles(session, box.layout))
             finally:
                 self._being_made.discard(box_id)
@@ -254,3 +252,15 @@ class Pool:
         shelf.target = self._size
         while len(shelf.ready) > shelf.target:
             self.release(shelf.ready.popleft())
+
+
+async def _made(backend: Backend, spec: Spec, labels: Labels) -> tuple[Box, GuestSession]:
+    """A box whose guest answers, or none."""
+    box = await backend.create(spec, labels)
+    session: GuestSession | None = None
+    try:
+        session = await GuestSession.connect(box.connect, patience_seconds=box.patience_seconds)
+    finally:
+        if session is None:
+            await box.destroy()
+    return box, session

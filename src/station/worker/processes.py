@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from station import spans
 from station.core.endings import Ending, EndingKind
 from station.core.errors import Conflict, InvalidInput, LimitReached, ProcessNotFound, StationError
 from station.core.ids import new_id
@@ -34,6 +35,7 @@ from .commands import check_id, command_of, signal_number, start_record
 from .failpoints import failpoint
 from .follow import follow, stored
 from .journal import Journal
+from .meter import Meter
 from .readers import PATIENCE_SECONDS
 from .running import Running
 from .spool import ProcessSpool
@@ -65,6 +67,7 @@ class Processes:
         clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
+        meter: Meter | None = None,
     ) -> None:
         """`timeout_seconds`: of an `exec` where neither the request nor the sandbox names one. `left_seconds`, by
         `clock`: when a command ends that was to end once nobody waits for it. `kept_bytes`: of each longer stream the
@@ -84,6 +87,7 @@ class Processes:
             clock=clock,
             stuck=stuck,
             kept_bytes=kept_bytes,
+            meter=meter,
         )
         self._cancelled = CancelledAhead(clock)
 
@@ -111,9 +115,10 @@ class Processes:
     async def exec(self, live: LiveBox, request: ExecRequest) -> ProcessView:
         """Start and wait: the ended process with its output. Raises as `start`; cancelled, the command goes on. Raises
         Unavailable where its time is over and its box cannot be asked: the same id tells later what became of it."""
-        running = await self._begin(live, request, live.timeout_seconds or self._timeout_seconds)
-        with running.callers.one():
-            await running.finished(while_due=True)
+        with spans.span("exec", backend=live.spec.backend):
+            running = await self._begin(live, request, live.timeout_seconds or self._timeout_seconds)
+            with running.callers.one():
+                await running.finished(while_due=True)
         return process_view(running.record, running.spool)
 
     async def _begin(self, live: LiveBox, request: ExecRequest, default_timeout: float | None) -> Running:

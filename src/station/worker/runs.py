@@ -8,12 +8,13 @@ import posixpath
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, Conflict, InvalidInput, StationError, TooLarge
 from station.core.interpreters import INTERPRETERS
 from station.core.paths import TMP, WORKSPACE, SandboxPath, decode_name, resolve
+from station.core.records import Owner
 from station.core.wire import DEFAULT_TIMEOUT_SECONDS, Artifact, RunRequest, RunResult
 from station.guest.endings import SIGKILL, ExitKind, GuestExit, Reason
 from station.guest.frames import StartRecord
@@ -24,6 +25,7 @@ from .callers import LEFT_SECONDS, Callers, CancelledAhead
 from .commands import GRACE_SECONDS, check_id
 from .headtail import MemoryOutput
 from .live import isolation_of
+from .meter import Meter
 from .pool import Claim, Pool
 from .supervise import GUARD_SECONDS, oom_kills
 from .tasks import Tasks
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
     from .live import LiveBox
 
+Key: TypeAlias = tuple[str, str]
+"""Of a run: the deployment that asked for it, and the id that this one gave it."""
+
 KEPT_SECONDS = 300.0
 KEPT_RESULTS = 64
 MAX_FILES = 1000
@@ -43,9 +48,10 @@ _GIVEN_UP = "the run was given up before its program began or ended"
 class RunProgram:
     """The program of a run, while it runs: what the memory watchdog sees."""
 
-    def __init__(self, live: LiveBox, started_at: float, request: RunRequest) -> None:
+    def __init__(self, live: LiveBox, started_at: float, request: RunRequest, key: Key | None) -> None:
+        """`key`: `None` for a run without an id, which nobody can join or cancel."""
         self.live = live
-        self.run_id = request.id
+        self.key = key
         self.started_at = started_at
         self.output = MemoryOutput(request.output_kept_bytes)
         self.process: GuestProcess | None = None
@@ -61,6 +67,7 @@ class RunProgram:
 
 @dataclass
 class _Run:
+    key: Key
     request: RunRequest
     result: asyncio.Future[RunResult]
     callers: Callers
@@ -83,6 +90,7 @@ class Runs:
         kept_seconds: float = KEPT_SECONDS,
         left_seconds: float = LEFT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        meter: Meter | None = None,
     ) -> None:
         """`spec_of`: the spec of a request, checked by its backend; raises what is to be refused. `max_running`: how
         many run at once (`None`: 4 for each core), the rest waits in order. `timeout_seconds`: of a run that names
@@ -90,6 +98,7 @@ class Runs:
         self._pool = pool
         self._spec_of = spec_of
         self._now = now
+        self._meter = meter or Meter()
         self._room = asyncio.Semaphore(max_running or 4 * (os.cpu_count() or 1))
         self._timeout_seconds = timeout_seconds
         self._kept_seconds = kept_seconds
@@ -97,7 +106,7 @@ class Runs:
         self._clock = clock
         self._cancelled = CancelledAhead(clock)
         self._tasks = Tasks()
-        self._by_id: dict[str, _Run] = {}
+        self._by_id: dict[Key, _Run] = {}
         self._running: set[RunProgram] = set()
 
     async def aclose(self) -> None:
@@ -109,51 +118,58 @@ class Runs:
     def running(self) -> list[RunProgram]:
         return list(self._running)
 
-    async def run(self, request: RunRequest) -> RunResult:
-        """The result, whatever the ending. With an id seen in the last minutes: of that run; nothing runs twice.
+    async def run(self, request: RunRequest, deployment: str = Owner.deployment) -> RunResult:
+        """The result, whatever the ending. With an id that the deployment has given in the last minutes: of that run;
+        nothing runs twice.
 
         Cancelled, a run with an id goes on to be joined by a retry, one without is ended. Raises InvalidInput (a
         missing interpreter is named with its package), TooLarge, Conflict for an id of another run and for one that was
         cancelled within the last minute, and what making a box raises.
         """
         self._forget_old()
-        known = self._by_id.get(check_id(request.id)) if request.id else None
+        key = (deployment, check_id(request.id)) if request.id else None
+        known = self._by_id.get(key) if key else None
         if known is not None:
             if known.request != request:
                 raise Conflict(f"{request.id} is the id of another run; choose a new one", field="id")
             return await _result(known)
         if self._tasks.closed:
             raise BoxLost("the station is stopping")
-        if request.id is None:
+        if key is None:
             return await self._execute(request)
-        if request.id in self._cancelled:
+        if key in self._cancelled:
             raise Conflict(f"{request.id} was cancelled before it began; nothing ran", field="id")
-        return await _result(self._begin(request.id, request))
+        return await _result(self._begin(key, request))
 
-    def _begin(self, run_id: str, request: RunRequest) -> _Run:
+    def _begin(self, key: Key, request: RunRequest) -> _Run:
         def left() -> None:
             self._end(run, reason=run.callers.reason)
 
         callers = Callers(left, seconds=self._left_seconds, clock=self._clock)
-        run = self._by_id[run_id] = _Run(request, asyncio.get_running_loop().create_future(), callers)
-        run.abandon = self._tasks.start(self._keep(run), name=f"run {run_id}")
+        run = self._by_id[key] = _Run(key, request, asyncio.get_running_loop().create_future(), callers)
+        run.abandon = self._tasks.start(self._keep(run), name=f"run {request.id}")
         if request.end_when_left:
             callers.watch()
         return run
 
-    def cancel(self, run_id: str) -> None:
-        """Ends a run by its id: its program by TERM, then KILL (who waits gets `cancelled` and the output so far), and
-        one that still waits for a box at once. An id that has ended is no error, nor one that is not known (yet):
-        what comes under it within a minute is refused."""
-        run = self._by_id.get(run_id)
+    def cancel(self, run_id: str, deployment: str = Owner.deployment) -> None:
+        """Ends a run of the deployment by its id: its program by TERM, then KILL (who waits gets `cancelled` and the
+        output so far), and one that still waits for a box at once. An id that has ended is no error, nor one that is
+        not known (yet): what comes under it within a minute is refused."""
+        run = self._by_id.get((deployment, run_id))
         if run is not None and run.result.done():
             return
         if run is None or not self._end(run):
-            self._cancelled.note(check_id(run_id))  # its request may still come, or come again
+            self._cancelled.note((deployment, check_id(run_id)))  # its request may still come, or come again
+
+    def cancel_all(self, deployment: str) -> None:
+        """Ends those runs of the deployment that have an id, as `cancel` does; what else it runs is its callers'."""
+        for run in [run for run in self._by_id.values() if run.key[0] == deployment and not run.result.done()]:
+            self._end(run)
 
     def _end(self, run: _Run, *, reason: str | None = None) -> bool:
         """Whether its program is told to end; else it had not begun, and will not."""
-        program = next((one for one in self._running if one.run_id == run.request.id), None)
+        program = next((one for one in self._running if one.key == run.key), None)
         if program is None or program.process is None:
             run.abandon()
             self._fail(run, BoxLost(_GIVEN_UP))  # its task may not have begun, and then tells nobody
@@ -164,7 +180,7 @@ class Runs:
 
     async def _keep(self, run: _Run) -> None:
         try:
-            result = await self._execute(run.request)
+            result = await self._execute(run.request, run.key)
         except StationError as error:
             self._fail(run, error)
         else:
@@ -191,22 +207,27 @@ class Runs:
             if newer >= KEPT_RESULTS or at < deadline:
                 del self._by_id[key]
 
-    async def _execute(self, request: RunRequest) -> RunResult:
+    async def _execute(self, request: RunRequest, key: Key | None = None) -> RunResult:
         files = packs_of(request)
         request = replace(request, timeout_seconds=request.timeout_seconds or self._timeout_seconds)
         spec = await self._spec_of(request)
-        async with self._room:
-            claim = await self._pool.claim(spec)
-            try:
-                return await self._in_box(claim, request, files)
-            finally:
-                self._pool.release(claim.live)
+        with self._meter.running(spec.backend) as ended:
+            async with self._room:
+                claim = await self._pool.claim(spec)
+                try:
+                    result = await self._in_box(claim, request, files, key)
+                finally:
+                    self._pool.release(claim.live)
+            ended(result.ending)
+        return result
 
-    async def _in_box(self, claim: Claim, request: RunRequest, files: Mapping[str, bytes]) -> RunResult:
+    async def _in_box(
+        self, claim: Claim, request: RunRequest, files: Mapping[str, bytes], key: Key | None
+    ) -> RunResult:
         live = claim.live
         for root, pack in files.items():
             await live.files.unpack(SandboxPath(root, "."), pack)
-        running = RunProgram(live, self._now(), request)
+        running = RunProgram(live, self._now(), request, key)
         self._running.add(running)
         try:
             ended = await self._program(running, request)

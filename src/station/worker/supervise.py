@@ -26,6 +26,7 @@ from .callers import LEFT_SECONDS
 from .commands import GRACE_SECONDS
 from .failpoints import failpoint
 from .journal import Journal
+from .meter import Meter
 from .readers import PATIENCE_SECONDS
 from .running import Running
 from .spool import ProcessSpool
@@ -66,8 +67,10 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         stuck: Stuck | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
+        meter: Meter | None = None,
     ) -> None:
         self.journal = journal
+        self._meter = meter or Meter()
         self._kept_bytes = kept_bytes
         self.now = now
         self.running: dict[str, dict[str, Running]] = defaultdict(dict)
@@ -271,6 +274,7 @@ class Supervisor:
     ) -> ProcessRecord:
         spool.close()
         spool.drop_stdin()
+        self._meter.endings[ending.kind.value] += 1
         return replace(
             record,
             state=ProcessState.ENDED,

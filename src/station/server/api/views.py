@@ -5,12 +5,11 @@ from __future__ import annotations
 from station.control.decisions import changed, remove_at
 from station.core.capabilities import Grade, GuestUid, Isolation
 from station.core.paths import WORKSPACE
-from station.core.records import SandboxRecord
+from station.core.records import Owner, SandboxRecord
 from station.core.states import PublicState, State, public
 from station.core.wire import SandboxView
+from station.server.station import Station
 from station.store.registry import Damaged
-
-from .station import Station
 
 _UNKNOWN = "unknown"
 
@@ -34,6 +33,7 @@ async def sandbox_view(station: Station, record: SandboxRecord, *, created: bool
         timeout_seconds=record.timeout_seconds or station.settings.sandbox.timeout_seconds,
         remove_at=remove_at(record, last_use=station.last_use(record)),
         changed=changed(record, await station.boxes.given(record.spec)),
+        deployment=station.access.deployments.name_of(record.owner),
     )
 
 
@@ -42,7 +42,7 @@ def _state(record: SandboxRecord) -> PublicState:
     return "failed" if record.state is State.DELETING and record.reason else public(record.state)
 
 
-def damaged_view(damaged: Damaged) -> SandboxView:
+def damaged_view(station: Station, damaged: Damaged) -> SandboxView:
     """A quarantined one is shown, so that somebody can do something about it."""
     return SandboxView(
         id=damaged.uid,
@@ -54,6 +54,7 @@ def damaged_view(damaged: Damaged) -> SandboxView:
         created_at=0.0,
         last_active_at=0.0,
         reason=f"quarantined: its record is damaged ({damaged.reason})",
+        deployment=station.access.deployments.name_of(damaged.owner or Owner()),
     )
 
 

@@ -9,9 +9,8 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from station.core.errors import InvalidInput
-
-from .requests import body
+from station.core.errors import InvalidInput, UnsupportedMedia
+from station.server.requests import body
 
 _MAX_FIELD_BYTES = 64 * 1024
 _MAX_PARTS = 32
@@ -24,11 +23,13 @@ class Form:
     """Its fields up to the file, and the file. Fields that come after the file are refused when they come."""
 
     def __init__(self, request: Request) -> None:
-        """Raises InvalidInput for a request that has no form in it."""
+        """Raises UnsupportedMedia for a request that has no form in it, InvalidInput for one without an end."""
         kind, options = parse_options_header(request.headers.get("content-type", ""))
         boundary = options.get(b"boundary", b"")
-        if kind != b"multipart/form-data" or not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
-            raise InvalidInput("this takes a form: multipart/form-data with a part named file", field="body")
+        if kind != b"multipart/form-data":
+            raise UnsupportedMedia("this takes a form: multipart/form-data with a part named file", field="body")
+        if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
+            raise InvalidInput(f"a form has a boundary of 1 to {_MAX_BOUNDARY_BYTES} characters", field="body")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self.content_type: str | None = None

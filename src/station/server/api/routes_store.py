@@ -35,32 +35,32 @@ from station.core.stored import (
     parse_ttl,
 )
 from station.core.wire import DIGEST_BYTES
+from station.server.access.guard import caller
+from station.server.requests import body, read_json
+from station.server.station import Station
 from station.store.files import Facts, StoredContent
 from station.worker.staging import not_found
 
 from . import answers
+from . import parameters as p
 from .multipart import Form
-from .requests import Query, body, read_json
+from .operation import Call
 from .routes_sandboxes import live_box
-from .station import Station
-
-_MAX_PAGE = 1000
 
 
-def owner_of(_request: Request) -> Owner:
-    """Whose files a caller reaches: one deployment so far."""
-    return Owner()
+def owner_of(request: Request) -> Owner:
+    """Whose files a caller reaches."""
+    return caller(request).owner
 
 
 async def upload_form(station: Station, request: Request) -> Response:
     """A form with the fields key and ttl, and a file after them."""
-    Query(request)
     form = await Form(request).open()
     if unknown := sorted(set(form.fields) - {"key", "ttl"}):
         raise InvalidInput(f"the form has the fields key, ttl and file, not {unknown[0]!r}", field=unknown[0])
     key, ttl = form.fields.get("key") or None, form.fields.get("ttl") or None
     key, facts = _facts(station, key, ttl=ttl, filename=form.filename, content_type=form.content_type)
-    await _check_place(station, key)
+    await _check_place(station, owner_of(request), key)
     stored = await station.store.put(owner_of(request), key, form.content(), facts)
     return answers.facts(
         201,
@@ -71,40 +71,38 @@ async def upload_form(station: Station, request: Request) -> Response:
     )
 
 
-async def write(station: Station, request: Request) -> Response:
+async def write(station: Station, request: Call) -> Response:
     """The body is the content; with `digest=append` its SHA-256 stands behind it."""
-    query = Query(request, "ttl", "digest", "content_type", "filename")
+    query = request.query
     key, facts = _facts(
         station,
         request.path_params["key"],
-        ttl=query.text("ttl"),
-        filename=query.text("filename"),
-        content_type=query.text("content_type"),
+        ttl=query[p.TTL],
+        filename=query[p.FILENAME],
+        content_type=query[p.CONTENT_TYPE],
     )
-    await _check_place(station, key)
-    content = _unsealed(body(request)) if query.digest() else body(request)
+    await _check_place(station, owner_of(request), key)
+    content = _unsealed(body(request)) if query[p.DIGEST] else body(request)
     return answers.one(await station.store.put(owner_of(request), key, content, facts), 201)
 
 
-async def list_(station: Station, request: Request) -> Response:
-    query = Query(request, "prefix", "after", "limit")
-    limit = query.whole("limit", _MAX_PAGE, least=1, most=_MAX_PAGE) or _MAX_PAGE
-    prefix, after = check_prefix(query.text("prefix") or ""), query.text("after") or ""
+async def list_(station: Station, request: Call) -> Response:
+    query = request.query
+    prefix, after, limit = check_prefix(query[p.PREFIX] or ""), query[p.AFTER_KEY] or "", query[p.PAGE]
     after = check_key(after) if after else ""
     page = await station.store.list(owner_of(request), prefix, station.now(), after=after, limit=limit)
     return answers.one(FileListing(list(page.files), len(page.files), page.next))
 
 
-async def read(station: Station, request: Request) -> Response:
+async def read(station: Station, request: Call) -> Response:
     """GET and HEAD alike; with `info=true` what is known of it instead of its content."""
-    query = Query(request, "offset", "info")
     key = check_key(request.path_params["key"])
-    if query.flag("info"):
+    if request.query[p.INFO]:
         known = await station.store.get(owner_of(request), key, station.now())
         if known is None:
             raise not_found(key)
         return answers.one(known)
-    offset = query.whole("offset", 0) or 0
+    offset = request.query[p.OFFSET]
     content = await station.store.open(owner_of(request), key, station.now(), offset=offset)
     if content is None:
         raise not_found(key)
@@ -116,7 +114,6 @@ async def read(station: Station, request: Request) -> Response:
 
 
 async def delete(station: Station, request: Request) -> Response:
-    Query(request)
     key = check_key(request.path_params["key"])
     if not await station.store.delete(owner_of(request), key):
         raise not_found(key)
@@ -124,40 +121,35 @@ async def delete(station: Station, request: Request) -> Response:
 
 
 async def begin_upload(station: Station, request: Request) -> Response:
-    Query(request)
     wanted = await read_json(request, UploadRequest)
     key, facts = _facts(station, wanted.key, ttl=wanted.ttl, filename=wanted.filename, content_type=wanted.content_type)
-    await _check_place(station, key)
+    await _check_place(station, owner_of(request), key)
     facts = replace(facts, size=wanted.size, checksum=wanted.checksum)
     return answers.one(await station.uploads.begin(owner_of(request), key, facts), 201)
 
 
 async def get_upload(station: Station, request: Request) -> Response:
-    Query(request)
     return answers.one(await station.uploads.get(owner_of(request), request.path_params["upload"]))
 
 
-async def append(station: Station, request: Request) -> Response:
+async def append(station: Station, request: Call) -> Response:
     """One piece, its SHA-256 behind it."""
-    offset = Query(request, "offset").whole("offset", 0) or 0
+    offset = request.query[p.OFFSET]
     upload = request.path_params["upload"]
     return answers.one(await station.uploads.append(owner_of(request), upload, offset, body(request)))
 
 
 async def finish_upload(station: Station, request: Request) -> Response:
-    Query(request)
     return answers.one(await station.uploads.finish(owner_of(request), request.path_params["upload"]), 201)
 
 
 async def abort_upload(station: Station, request: Request) -> Response:
-    Query(request)
     await station.uploads.abort(owner_of(request), request.path_params["upload"])
     return answers.nothing()
 
 
 async def stage(station: Station, request: Request) -> Response:
     """From the store into the sandbox."""
-    Query(request)
     wanted = await read_json(request, StageRequest)
     key = check_key(wanted.key)
     live = await live_box(station, request)
@@ -177,14 +169,13 @@ async def stage(station: Station, request: Request) -> Response:
 
 async def publish(station: Station, request: Request) -> Response:
     """From the sandbox into the store."""
-    Query(request)
     wanted = await read_json(request, PublishRequest)
     key = check_key(wanted.key or new_id("f", station.now()))
     live = await live_box(station, request)
     record = await station.sandboxes.get(live.uid)
     if wanted.own and (key.startswith(RUNS) or not is_own(key, record.uid, record.tool_id)):
         raise Refused(f"a sandbox publishes below files/ or sessions/{record.tool_id}/, not as {key}", key=key)
-    await _check_place(station, key)
+    await _check_place(station, owner_of(request), key)
     stored = await station.staging.publish(
         live,
         owner_of(request),
@@ -211,13 +202,13 @@ def _facts(
     return key, Facts(check_content_type(content_type), until, metadata)
 
 
-async def _check_place(station: Station, key: str) -> None:
-    """Raises SandboxNotFound for a place of no sandbox: nothing would ever remove what lies there."""
+async def _check_place(station: Station, owner: Owner, key: str) -> None:
+    """Raises SandboxNotFound for a place of no sandbox of `owner`: nothing would ever remove what lies there."""
     if key.startswith(SESSIONS):
         name = key.split("/")[1]
         if not (is_uid(name) or is_tool_id(name)):
             raise SandboxNotFound("below sessions/ stands the id of a sandbox, as an open answers it", key=key)
-        await station.sandboxes.get(station.uid(name))
+        await station.sandboxes.get(station.sandboxes.ids.uid_of(name, owner))
 
 
 def _headers(file: StoredFile, offset: int) -> dict[str, str]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from station.core.errors import InvalidInput, SandboxNotFound
+from station.core.errors import InvalidInput, Refused, SandboxNotFound
 from station.core.ids import is_tool_id, is_uid
+from station.core.principals import Principal
 from station.core.wire import OpenRequest, RunRequest
+from station.server.access.guard import caller
+from station.server.requests import LARGE_BODY, read_json, while_connected
+from station.server.station import Station
 from station.worker.live import LiveBox
 
 from . import answers
-from .requests import LARGE_BODY, Query, read_json, while_connected
-from .station import Station
+from . import parameters as p
+from .idempotency import named
+from .operation import Call
 from .views import damaged_view, sandbox_view
+
+R = TypeVar("R", OpenRequest, RunRequest)
 
 USED = "station.used"
 """Where the scope of a request says which sandbox it uses."""
@@ -30,8 +39,8 @@ def sandbox_id(request: Request) -> str:
 
 async def in_use(station: Station, request: Request) -> str:
     """The uid of the sandbox of the path, which counts as used until the request ends. Waits where its box is just
-    being destroyed. Raises SandboxNotFound where it is gone then, and for a tool id of none."""
-    uid = begin_use(station, request, station.uid(sandbox_id(request)))
+    being destroyed. Raises SandboxNotFound where it is gone then, is another's, and for a tool id of none."""
+    uid = begin_use(station, request, station.uid(sandbox_id(request), caller(request)))
     if station.sandboxes.is_going(uid):
         await station.sandboxes.settled(uid)
     return uid
@@ -39,9 +48,9 @@ async def in_use(station: Station, request: Request) -> str:
 
 async def live_box(station: Station, request: Request) -> LiveBox:
     """The box of the sandbox of the path, ready for a command, and in use until the request ends."""
-    sid = sandbox_id(request)
-    begin_use(station, request, station.uid(sid))
-    return await station.live(sid)
+    sid, principal = sandbox_id(request), caller(request)
+    begin_use(station, request, station.uid(sid, principal))
+    return await station.live(sid, principal)
 
 
 def begin_use(station: Station, request: Request, uid: str) -> str:
@@ -52,43 +61,44 @@ def begin_use(station: Station, request: Request, uid: str) -> str:
 
 
 async def open_(station: Station, request: Request) -> Response:
-    Query(request)
-    station.check_enabled()
-    wanted = await read_json(request, OpenRequest)
-    await while_connected(request, station.fetch(wanted))
-    record, created = await station.sandboxes.open(wanted)
+    principal = caller(request)
+    station.check_code_mode()
+    station.access.opens.take(principal)
+    wanted = _allowed(principal, await read_json(request, OpenRequest))
+    await while_connected(request, station.fetch(wanted, principal.owner))
+    record, created = await station.sandboxes.open(wanted, principal.owner)
     return answers.one(await sandbox_view(station, record, created=created), 201 if created else 200)
 
 
 async def check(station: Station, request: Request) -> Response:
-    Query(request)
-    station.check_enabled()
-    wanted = await read_json(request, OpenRequest)
+    station.check_code_mode()
+    wanted = _allowed(caller(request), await read_json(request, OpenRequest))
     return answers.one(await while_connected(request, station.would_be(wanted)))
 
 
-async def list_(station: Station, request: Request) -> Response:
-    Query(request)
-    records, damaged = await station.records()
+async def list_(station: Station, request: Call) -> Response:
+    """The caller's own; with `all`, which is the operator's, those of deployments too."""
+    principal, everybodys = caller(request), request.query[p.ALL]
+    if everybodys and principal.is_deployment:
+        raise Refused("`all` is the operator's: a deployment lists its own sandboxes", field="all")
+    records, damaged = await station.records(None if everybodys else principal.owner)
     views = [await sandbox_view(station, record) for record in records]
-    return answers.many("sandboxes", views + [damaged_view(item) for item in damaged])
+    return answers.many("sandboxes", views + [damaged_view(station, item) for item in damaged])
 
 
 async def get(station: Station, request: Request) -> Response:
-    Query(request)
-    uid = station.uid(sandbox_id(request))
+    uid = station.uid(sandbox_id(request), caller(request))
     return answers.one(await sandbox_view(station, await station.sandboxes.get(uid)))
 
 
-async def delete(station: Station, request: Request) -> Response:
+async def delete(station: Station, request: Call) -> Response:
     """Also where there is none: repeating is no error."""
-    query = Query(request, "keep_files", "unless_busy")
-    keep_files, unless_busy = query.flag("keep_files"), query.flag("unless_busy")
+    keep_files, unless_busy = request.query[p.KEEP_FILES], request.query[p.UNLESS_BUSY]
     if keep_files and unless_busy:
         raise InvalidInput("give keep_files or unless_busy, not both", field="unless_busy")
     sid = sandbox_id(request)
     try:
-        uid = station.uid(sid)
+        uid = station.uid(sid, caller(request))
     except SandboxNotFound:
         return answers.nothing()
     tool_id = None if sid == uid else sid
@@ -102,13 +112,19 @@ async def delete(station: Station, request: Request) -> Response:
 
 async def cancel_run(station: Station, request: Request) -> Response:
     """Also where there is none: it may just have ended, or be still to come, and is refused then."""
-    Query(request)
-    station.runs.cancel(request.path_params["rid"])
+    station.runs.cancel(request.path_params["rid"], caller(request).owner.deployment)
     return answers.nothing()
 
 
 async def run(station: Station, request: Request) -> Response:
-    Query(request)
     station.check_enabled()
-    wanted = await read_json(request, RunRequest, LARGE_BODY)
-    return answers.one(await while_connected(request, station.runs.run(wanted)))
+    principal = caller(request)
+    wanted = named(_allowed(principal, await read_json(request, RunRequest, LARGE_BODY)), request)
+    return answers.one(await while_connected(request, station.runs.run(wanted, principal.owner.deployment)))
+
+
+def _allowed(principal: Principal, wanted: R) -> R:
+    """Raises InvalidInput for a folder of this machine, where the caller has none."""
+    if wanted.mount is not None and principal.is_deployment:
+        raise InvalidInput("a deployment has no folder on the station's machine: leave mount out", field="mount")
+    return wanted
