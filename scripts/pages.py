@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/cli.md from the commands, docs/tools.md from the agent's tools and docs/isolation.md from the last run of
-the attacks. --check: fails where they differ."""
+"""Writes docs/cli.md from the commands, docs/tools.md from the agent's tools, docs/isolation.md from the last run of
+the attacks, and what reference.py and settings_page.py make. --check: fails where they differ."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import isolation
+import reference
+import settings_page
 import typer
 
 from station.cli.app import app
@@ -66,7 +68,10 @@ def attacked() -> str:
 
 def main() -> int:
     differing = []
-    for name, make in {"cli.md": cli, "tools.md": tools, "isolation.md": attacked}.items():
+    pages = {"cli.md": cli, "tools.md": tools, "isolation.md": attacked}
+    pages |= {"api.md": reference.api, "errors.md": reference.errors_page, "limits.md": reference.limits_page}
+    pages["settings.md"] = settings_page.page
+    for name, make in pages.items():
         page, wanted = DOCS / name, make()
         if "--check" not in sys.argv[1:]:
             page.write_text(wanted, encoding="utf-8")

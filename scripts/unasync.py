@@ -28,7 +28,8 @@ SUBSTITUTIONS = [
     (r"handle_async_request", "handle_request"),
     (r"_io_async", "_io_sync"),
     (r"a(connect|run|map|imap)(?=[(`])", r"\1"),
-    (r"Async(Iterator|Iterable|HTTPTransport|Client|Connection|Files|Process|Processes|Sandbox|StoredFiles)", r"\1"),
+    (r"Async(Iterator|Iterable|HTTPTransport)", r"\1"),
+    (r"Async(Client|Connection|Deployments|Files|Keys|Process|Processes|Sandbox|StoredFiles)", r"\1"),
 ]
 WORD_ENDS = r"(?![A-Za-z0-9_])"
 COMPILED = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,8 +16,7 @@ def write_private(file: Path, data: bytes, *, replace: bool = True) -> None:
     is. Raises OSError."""
     half = file.with_name(f".stn-{secrets.token_hex(8)}")
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(half, flags, 0o600), "wb") as opened:
+        with _new(half) as opened:
             opened.write(data)
             opened.flush()
             os.fsync(opened.fileno())
@@ -29,6 +29,27 @@ def write_private(file: Path, data: bytes, *, replace: bool = True) -> None:
     finally:
         with suppress(OSError):  # it has its name, or never came to be; what went wrong is told already
             half.unlink()
+
+
+@contextmanager
+def new_private(file: Path) -> Iterator[BinaryIO]:
+    """A new file to be written to within: it has its name once that ends well, durably and for this user alone; else
+    nothing is left. Raises OSError; FileExistsError where one has come meanwhile."""
+    half = file.with_name(f".stn-{secrets.token_hex(8)}")
+    with _new(half) as opened:
+        try:
+            yield opened
+            opened.flush()
+            os.fsync(opened.fileno())
+            os.link(half, file)
+            sync_directory(file.parent)
+        finally:
+            half.unlink(missing_ok=True)
+
+
+def _new(file: Path) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(file, flags, 0o600), "wb")
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:

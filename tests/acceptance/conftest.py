@@ -30,6 +30,8 @@ def state_directory(settings: str = "sandbox:\n  allow_host: true\n") -> Iterato
             with connect(home) as client:
                 for view in client.list():
                     client.delete(view.name)
+                for deployment in client.deployments.list():
+                    client.deployments.delete(deployment.name, force=True)
                 client.stop()
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -15,9 +19,11 @@ from station import Client, Limits, Sandbox, connect, errors
 from station.core.capabilities import Level
 from tests.chaos.test_kill import REFUSED_SOCKET
 from tests.observer import Observer, owner
+from tests.server.test_tls import certify
 
 from .conftest import state_directory, stn_of
 from .test_docker import PROOFS as DOCKER_PROOFS
+from .test_nats import PROOFS as NATS_PROOFS
 from .test_registry import PROOFS as REGISTRY_PROOFS
 
 pytestmark = pytest.mark.filterwarnings(REFUSED_SOCKET)
@@ -47,6 +53,19 @@ def a_log_begins_anew_at_its_size() -> None:
         assert (home / "station.log.1").stat().st_size <= 1 << 20
 
 
+@proves("log_format")
+def a_log_is_lines_of_json_where_that_is_wanted() -> None:
+    with state_directory("log_format: json\n") as home, connect(home) as client:
+        client.info()
+        lines = [json.loads(line) for line in (home / "station.log").read_text().splitlines()]
+        assert {"time", "level", "logger", "message"} <= set(lines[0])
+        assert "reconciled" in lines[0]["message"]
+    with state_directory() as home, connect(home) as client:
+        client.info()
+        with pytest.raises(json.JSONDecodeError):
+            json.loads((home / "station.log").read_text().splitlines()[0])
+
+
 @proves("listen")
 def a_station_answers_on_tcp_to_those_with_the_token() -> None:
     with state_directory() as home, connect(home) as client:
@@ -58,6 +77,78 @@ def a_station_answers_on_tcp_to_those_with_the_token() -> None:
         assert httpx2.get(url, trust_env=False).status_code == 401
         headers = {"authorization": f"Bearer {(home / 'operator.token').read_text().strip()}"}
         assert httpx2.get(url, headers=headers, trust_env=False).json()["pid"] == pid
+
+
+@proves("access.opens_per_second", "access.opens_burst", "access.requests_per_second")
+def what_a_token_may_ask_is_bounded() -> None:
+    text = "listen: 127.0.0.1:0\naccess: {opens_per_second: 0.01, opens_burst: 2}\nsandbox: {pool_size: 0}\n"
+    with state_directory(text) as home, connect(home) as client:
+        with connect(url=_url(home, client), token=_operators(home)) as remote:
+            for _ in range(2):
+                remote.open("a").close()
+            with pytest.raises(errors.LimitReached, match=r"access\.opens_per_second is 0\.01, and at most 2"):
+                remote.open("a")
+            assert remote.get("a").exec("true").ok
+        client.open("a").close()
+    text = "listen: 127.0.0.1:0\naccess: {requests_per_second: 0.5}\n"
+    with state_directory(text) as home, connect(home) as client:
+        with connect(url=_url(home, client), token=_operators(home)) as remote:
+            remote.list()
+            with pytest.raises(errors.LimitReached, match=r"access\.requests_per_second"):
+                remote.list()
+        client.list()
+
+
+@proves("access.url", "access.max_sandboxes")
+def deployments_are_bounded_and_their_tokens_hold_at_the_url() -> None:
+    text = "listen: 127.0.0.1:0\n{}sandbox: {{backend: bubblewrap, serves_others: true, minimum_isolation: process}}\n"
+    with state_directory(text.format("access: {url: 'https://a.example', max_sandboxes: 1}\n")) as home:
+        with connect(home) as client:
+            client.deployments.create("one")
+            made = client.deployments.token("one")
+            assert made.url == "https://a.example"
+            with connect(url=_url(home, client), token=made.token) as remote:
+                assert remote.list() == []
+                if not client.doctor().serves_others["bubblewrap"]:
+                    remote.open("a").close()
+                    with pytest.raises(errors.LimitReached, match=r"access\.max_sandboxes is 1"):
+                        remote.open("b")
+            client.stop()
+            (home / "station.yaml").write_text(text.format(""))
+            with connect(url=_url(home, client), token=made.token) as remote, pytest.raises(errors.Unauthenticated):
+                remote.list()
+            assert client.deployments.token("one").url == _url(home, client)
+
+
+def _url(home: Path, client: Client) -> str:
+    client.info()
+    return str(json.loads((home / "listening.json").read_text())["url"])
+
+
+def _operators(home: Path) -> str:
+    return (home / "operator.token").read_text().strip()
+
+
+@proves("tls.certificate", "tls.key", "hosts", "listen_behind_proxy")
+def tcp_is_guarded_by_tls_here_or_in_front() -> None:
+    def asked(home: Path, host: str, **options: Any) -> int:
+        told = json.loads((home / "listening.json").read_text())["url"]
+        headers = {"authorization": f"Bearer {(home / 'operator.token').read_text().strip()}", "host": host}
+        url = f"{told.partition(':')[0]}://127.0.0.1:{told.rpartition(':')[2]}/api/v1/station"
+        return httpx2.get(url, headers=headers, trust_env=False, timeout=30, **options).status_code
+
+    with state_directory("listen: 0.0.0.0:0\n") as home, connect(home) as client:
+        with pytest.raises(errors.StationUnreachable, match="needs TLS"):
+            client.info()
+        (home / "station.yaml").write_text("listen: 0.0.0.0:0\nlisten_behind_proxy: true\nhosts: [a.example]\n")
+        client.info()
+        assert (asked(home, "a.example"), asked(home, "b.example")) == (200, 421)
+        client.stop()
+        pem, key = certify(home / "tls", "b.example")
+        (home / "station.yaml").write_text(f"listen: 0.0.0.0:0\ntls: {{certificate: {pem}, key: {key}}}\n")
+        client.info()
+        trusted = ssl.create_default_context(cafile=pem)
+        assert (asked(home, "b.example", verify=trusted), asked(home, "a.example", verify=trusted)) == (200, 421)
 
 
 @proves("files.max_file_bytes", "files.max_bytes")
@@ -88,6 +179,20 @@ def sandboxes_are_switched_off() -> None:
         assert [view.name for view in client.list()] == ["there"]
         client.delete("there")
         assert client.list() == []
+
+
+@proves("sandbox.code_mode_enabled")
+def only_runs_are_served() -> None:
+    with state_directory() as home, connect(home) as client:
+        client.open("there").close()
+        client.stop()
+        (home / "station.yaml").write_text("sandbox: {code_mode_enabled: false}\n")
+        there = client.get("there")
+        for call in (lambda: client.open("new"), lambda: client.open("there"), lambda: there.exec("true")):
+            with pytest.raises(errors.Refused, match=r"sandbox\.code_mode_enabled"):
+                call()
+        assert client.run("print(1)").check().stdout == "1\n"
+        client.delete("there")
 
 
 @proves("sandbox.serves_others", "sandbox.minimum_isolation")
@@ -280,7 +385,7 @@ def test_a_setting_changes_what_a_station_does(proof: Callable[[], None]) -> Non
 def test_every_key_of_the_page_is_proven() -> None:
     keys = set(re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(keys) > 10
-    assert keys - {"idle_minutes"} == set(PROOFS) | set(DOCKER_PROOFS) | set(REGISTRY_PROOFS)
+    assert keys - {"idle_minutes"} == set(PROOFS) | set(DOCKER_PROOFS) | set(REGISTRY_PROOFS) | set(NATS_PROOFS)
 
 
 def test_the_environment_goes_before_the_file() -> None:
@@ -304,6 +409,26 @@ def test_a_bad_variable_starts_nothing_and_is_named(name: str, value: str, hint:
     with state_directory("") as home:
         done = stn_of(home, env={name: value})("run", "-c", "1")
         assert (done.returncode, hint in done.stderr.decode()) == (125, True)
+
+
+def test_the_folder_of_a_caller_sets_up_the_station_that_is_served_there_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("export STN_SANDBOX_ENABLED=false  # here\nOTHER='x'\n")
+    (tmp_path / ".env").chmod(0o600)
+    (tmp_path / "other.yaml").write_text("sandbox: {pool_size: 0}\nlisten: 127.0.0.1:0\n")
+    with state_directory("listen: 0.0.0.0:0\n") as home:
+        command = [sys.executable, "-m", "station", "--home", str(home), "serve", "--json", "--config", "other.yaml"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as served:
+            assert served.stdout is not None
+            assert json.loads(served.stdout.readline())["url"].startswith("http://127.0.0.1:")
+            with connect(home, start=False) as client, pytest.raises(errors.Refused, match=r"sandbox\.enabled"):
+                client.run("print(1)")
+            served.terminate()
+        (home / "station.yaml").write_text("sandbox: {pool_size: 0}\n")
+        # Whoever comes next would get what this folder says.
+        assert stn_of(home)("run", "-c", "print(1)", cwd=tmp_path).stdout == b"1\n"
+        (tmp_path / ".env").chmod(0o666)
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=50)
+        assert (refused.returncode, b"chmod go-w" in refused.stderr) == (125, True)
 
 
 def test_two_state_directories_are_two_stations() -> None:

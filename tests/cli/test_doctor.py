@@ -94,7 +94,7 @@ def test_it_exits_with_1_only_where_nothing_works(words: list[str], monkeypatch:
 
 
 def test_settings_that_were_edited_since_the_start_are_told_of(tmp_path: Path, stn: Stn) -> None:
-    home, hint = tmp_path / "home", b"stn: station.yaml was changed since the station started: `stn stop`"
+    home, hint = tmp_path / "home", b"stn: its settings (station.yaml or .env) were changed since the station"
     home.mkdir()
     told = []
     try:

@@ -21,7 +21,7 @@ from station._adapter.root import MARKER, check_tenant, prepare, write_settings
 from station.container import SandboxError
 from station.core import placeholders
 from station.host import HostSandboxAdapter
-from station.server.settings import load
+from station.server.loading import load
 
 from .conftest import end, is_held, refused
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from station.backends.docker import DockerBackend, DockerSettings
+from station.core.principals import LOCAL
 from station.core.records import ProcessRecord
 from station.core.states import State
 from station.core.wire import ExecRequest, OpenRequest, ProcessView
@@ -41,11 +42,11 @@ async def opened(station: Station, name: str = "kept") -> str:
 
 
 async def start(station: Station, uid: str, line: str) -> ProcessRecord:
-    return await station.processes.start(await station.live(uid), ExecRequest(command=line))
+    return await station.processes.start(await station.live(uid, LOCAL), ExecRequest(command=line))
 
 
 async def execute(station: Station, uid: str, line: str, **more: Any) -> ProcessView:
-    return await station.processes.exec(await station.live(uid), ExecRequest(command=line, **more))
+    return await station.processes.exec(await station.live(uid, LOCAL), ExecRequest(command=line, **more))
 
 
 async def text_of(station: Station, uid: str, process_id: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from station.backends.docker import box as boxes
 from station.core.endings import EndingKind
 from station.core.errors import StationError, Unavailable
+from station.core.principals import LOCAL
 from station.core.states import State
 from station.core.wire import ExecRequest, OpenRequest
 from station.server import station as composition
@@ -58,7 +59,7 @@ async def tells_that_it_is_away(station: Station, uid: str) -> None:
 async def away_and_back(station: Station, proxy: FaultProxy, seconds: float) -> None:
     """The box and what runs in it go on, and those who ask meanwhile are told."""
     uid = await opened(station)
-    live = await station.live(uid)
+    live = await station.live(uid, LOCAL)
     process = await start(station, uid, COUNT.format(int(seconds / 0.05) + 20))
     await proxy.go_away()
     await until(lambda: live.session.away is not None)
@@ -110,7 +111,7 @@ async def test_hd_d09_a_command_whose_time_ends_while_the_engine_is_away_is_told
     monkeypatch.setattr(station.processes._supervisor, "_guard_seconds", 0.2)
     uid = await opened(station)
     ask = ExecRequest(command="echo begun; exec sleep 100", timeout_seconds=1.0, id="prc_00000000000000000000000001")
-    live = await station.live(uid)
+    live = await station.live(uid, LOCAL)
     waiting = asyncio.create_task(station.processes.exec(live, ask))
     await until(lambda: any(each.record.pid for each in station.processes.running(uid)))
     await proxy.go_away()
@@ -133,7 +134,7 @@ async def test_hd_d09_a_command_that_did_not_reach_its_box_is_told_of_and_runs_o
 ) -> None:
     monkeypatch.setattr(supervise, "START_SECONDS", 0.2)
     uid = await opened(station)
-    live = await station.live(uid)
+    live = await station.live(uid, LOCAL)
     await proxy.go_away()
     ask = ExecRequest(command="echo once >> ran; cat ran", id="prc_00000000000000000000000002")
     async with asyncio.timeout(30):
@@ -151,7 +152,7 @@ async def test_hd_d09_a_delete_while_the_engine_is_away_is_refused_and_succeeds_
     station: Station, proxy: FaultProxy
 ) -> None:
     uid = await opened(station)
-    live = await station.live(uid)
+    live = await station.live(uid, LOCAL)
     await proxy.go_away()
     await until(lambda: live.session.away is not None)
     with pytest.raises(Unavailable, match="does not answer") as error:

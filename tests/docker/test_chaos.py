@@ -12,6 +12,7 @@ import pytest
 from station.backends.docker import engine as engines
 from station.backends.docker import helpers
 from station.core.errors import StationError, Unavailable
+from station.core.principals import LOCAL
 from station.core.states import State
 from station.server.station import Station
 from station.worker import orphans
@@ -53,8 +54,8 @@ async def test_hd_d10_whatever_the_engine_does_to_a_call_nothing_is_doubled_or_l
             uid = await opened(station, name)
             assert (await execute(station, uid, "echo well")).ending is not None
             assert len(containers(engine, station, "--filter", f"label=station.id={uid}")) == 1
-        await station._orphans.sweep()
-        await station._orphans.sweep()
+        await station.orphans.sweep()
+        await station.orphans.sweep()
         assert len(containers(engine, station, "-a")) == len(NAMES)
         await station.delete_all()
         assert containers(engine, station, "-a") == []
@@ -85,7 +86,7 @@ async def test_hd_d10_an_engine_that_says_there_is_no_such_box_and_lists_it_is_n
 ) -> None:
     async with station_on(proxy.url, tmp_path) as station:
         uid = await opened(station)
-        live = await station.live(uid)
+        live = await station.live(uid, LOCAL)
         proxy.answer(r"GET \S+containers/[0-9a-f]{64}/json", "404 Not Found", b'{"message": "No such container"}')
         await proxy.go_away()
         await proxy.come_back()

@@ -23,7 +23,7 @@ from station.backends.docker.pulls import Pulls
 from station.backends.docker.registry import Logins
 from station.core.errors import InvalidInput, Refused, StationError, Unavailable
 from station.core.spec import Spec
-from station.server.settings import load
+from station.server.loading import load
 from station.server.station import backends_of
 from tests.engine import Engine
 

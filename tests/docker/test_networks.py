@@ -12,6 +12,7 @@ from station.backends.docker.adoption import worth_now
 from station.backends.docker.config import container_name
 from station.core.capabilities import Capabilities, Grade
 from station.core.errors import BackendUnavailable, BoxLost, CannotEnforce, Conflict, InvalidInput, Refused
+from station.core.principals import LOCAL
 from station.core.spec import Spec, check_network
 from station.core.wire import OpenRequest, RunRequest
 from station.server.settings import SandboxSettings, Settings
@@ -308,7 +309,7 @@ async def test_hd_a_withdrawn_assertion_is_withdrawn_from_live_boxes(
                 await station.sandboxes.open(OpenRequest("there"))
             (record,) = (await station.records())[0]
             uids.add((record.uid, record.box.box_id if record.box else ""))
-            live = await station.live(record.uid)
+            live = await station.live(record.uid, LOCAL)
             await station.admit(live)
             return set()
         except Refused as error:

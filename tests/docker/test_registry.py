@@ -19,7 +19,8 @@ from station.backends.docker.registry import (
     registry_of,
 )
 from station.core.errors import BackendUnavailable, InvalidInput
-from station.server.settings import SandboxSettings, load
+from station.server.loading import load
+from station.server.settings import SandboxSettings
 from station.validate import from_plain
 
 ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com"

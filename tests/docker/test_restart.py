@@ -14,6 +14,7 @@ import pytest
 
 from station.core.endings import EndingKind
 from station.core.errors import BoxLost
+from station.core.principals import LOCAL
 from station.core.spec import Spec
 from station.guest.frames import StartRecord
 from tests.engine import ROOT, Engine, OwnEngine
@@ -187,7 +188,7 @@ async def test_hd_5_containerd_killed_between_short_parallel_execs_loses_no_exit
     count, at_once = 500, asyncio.Semaphore(12)
     async with station_on(own.url, tmp_path) as station:
         uid = await opened(station)
-        live = await station.live(uid)
+        live = await station.live(uid, LOCAL)
         done = 0
 
         async def one(number: int) -> int | None:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from station.core.errors import BoxLost, InternalError, InvalidInput, LimitReached
+from station.core.errors import BoxLost, InternalError, InvalidInput, LimitReached, Unavailable
 from station.guest import frames, handshake
 from station.guest.endings import ExitKind, Reason
 from station.guest.frames import StartRecord
@@ -576,5 +576,11 @@ async def test_a_guest_of_an_unknown_version_is_not_spoken_to(door: Door) -> Non
     connecting = asyncio.ensure_future(GuestSession.connect(door.open))
     peer = await door.peer()
     await peer.greet(version=2)
-    with pytest.raises(BoxLost, match="speaks version 2"):
+    # Not BoxLost, for which a box is ended: it lives, and another release can use it.
+    with pytest.raises(Unavailable, match=r"speaks version 2 of the protocol, and this station, 1,.* The box is kept"):
         await connecting
+
+
+@pytest.mark.parametrize(("ours", "taken"), [(1, {1}), (2, {1, 2}), (5, {4, 5})], ids=str)
+def test_a_station_speaks_its_version_and_that_of_the_release_before(ours: int, taken: set[int]) -> None:
+    assert {version for version in range(10) if handshake.speaks_to(version, ours)} == taken

@@ -21,7 +21,7 @@ _CALLERS = (
     Mutant(
         "origin-check",
         "a page of any origin calls the station",
-        (py("server/guard", 'if not _all_of(_ORIGIN, hosts, _values(headers, b"origin")):', "if False:"),),
+        (py("server/access/guard", 'if not _all_of(_ORIGIN, ours, _values(headers, b"origin")):', "if False:"),),
         (f"{GUARD}::test_a_foreign_origin_is_refused_whatever_the_token", f"{GUARD}::test_two_origins_are_refused"),
     ),
     Mutant(
@@ -29,8 +29,8 @@ _CALLERS = (
         "a page reaches the station by a name of its own that leads to loopback",
         (
             py(
-                "server/guard",
-                'if not _all_of(_AUTHORITY, hosts, found := _values(headers, b"host")) or not found:',
+                "server/access/guard",
+                'if not _all_of(_AUTHORITY, ours, found := _values(headers, b"host")) or not found:',
                 "if False:",
             ),
         ),
@@ -42,13 +42,25 @@ _CALLERS = (
     Mutant(
         "token-check",
         "anybody on this machine calls the station over TCP",
-        (py("server/guard", "if bearer is None or not hmac.compare_digest(bearer[1], token):", "if False:"),),
-        (f"{GUARD}::test_without_the_token_nobody_is_let_in", f"{GUARD}::test_two_tokens_are_one_too_many"),
+        (
+            py(
+                "server/access/access",
+                "self._operator and hmac.compare_digest(token, self._operator)",
+                "self._operator",
+            ),
+        ),
+        ("tests/server/test_tokens.py::test_the_operators_own_token_stays_what_it_is",),
+    ),
+    Mutant(
+        "one-token-a-request",
+        "what is let in is a question of which of two tokens is looked at",
+        (py("server/access/guard", "if len(shown) == 1 else None", "if shown else None"),),
+        (f"{GUARD}::test_two_tokens_are_one_too_many",),
     ),
     Mutant(
         "only-http-is-guarded",
         "a web socket comes past the guard",
-        (py("server/guard", 'if scope["type"] != "http":', "if False:"),),
+        (py("server/access/guard", 'if scope["type"] != "http":', "if False:"),),
         (f"{GUARD}::test_what_is_no_http_request_comes_past_neither_door",),
         by=("KeyError",),
     ),
@@ -68,16 +80,16 @@ _CALLERS = (
         "token-of-others",
         "a token that others could have read or made is taken",
         (
-            py("server/token", "if stat.S_IMODE(found.st_mode) & 0o077:", "if False:"),
-            py("server/token", "if found.st_uid != os.geteuid():", "if False:"),
+            py("server/access/operator_token", "if stat.S_IMODE(found.st_mode) & 0o077:", "if False:"),
+            py("server/access/operator_token", "if found.st_uid != os.geteuid():", "if False:"),
         ),
         ("tests/server/test_listen.py::test_a_token_that_others_could_know_is_refused",),
     ),
     Mutant(
         "loopback-alone",
         "a station without TLS listens on every address of the machine",
-        (py("server/listen", "and _is_loopback(address)", ""),),
-        ("tests/server/test_listen.py::test_any_other_address_is_refused_and_the_way_is_named",),
+        (py("server/net/listen", "if not guarded and not _is_loopback(_ip(address.host)):", "if False:"),),
+        ("tests/server/test_listen.py::test_any_other_address_needs_tls_here_or_in_front",),
     ),
     Mutant(
         "one-station",
@@ -252,8 +264,8 @@ _LIVES = (
         (
             py(
                 "store/sqlite",
-                'WHERE uid = ? AND fence = ?",\n            (document, fence, record.uid, record.fence),',
-                'WHERE uid = ?",\n            (document, fence, record.uid),',
+                'WHERE uid = ? AND fence = ?",\n        (document, fence, record.uid, record.fence),',
+                'WHERE uid = ?",\n        (document, fence, record.uid),',
             ),
         ),
         (
@@ -276,7 +288,7 @@ _LIVES = (
     Mutant(
         "durable-records",
         "an acknowledged record is lost with the power",
-        (py("store/sqlite", 'synchronous="FULL"', 'synchronous="OFF"'),),
+        (py("store/database", 'synchronous="FULL"', 'synchronous="OFF"'),),
         (
             "tests/store/test_sqlite_files.py::test_the_registry_survives_power_loss_and_the_journal_does_not_wait_for_the_disk",
         ),

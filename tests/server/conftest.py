@@ -11,10 +11,12 @@ import httpx2
 import pytest
 
 from station.backends.fake import FakeBackend, FakeStore, Faults
-from station.server.app import build_app
+from station.server.access.guard import local
+from station.server.api.app import build_app
 from station.server.settings import SandboxSettings, Settings
 from station.server.station import Station
 
+from . import described
 from .served import listening, serve
 
 __all__ = ["Api", "Machine", "listening", "serve", "until"]
@@ -54,9 +56,17 @@ class Machine:
     @asynccontextmanager
     async def api(self) -> AsyncIterator[Api]:
         async with self.station() as station:
-            transport = httpx2.ASGITransport(app=build_app(station), raise_app_exceptions=False)
-            async with httpx2.AsyncClient(transport=transport, base_url="http://station") as client:
+            transport = httpx2.ASGITransport(app=local(build_app(station), station.access), raise_app_exceptions=False)
+            hooks = {"response": [_as_described]}
+            async with httpx2.AsyncClient(transport=transport, base_url="http://station", event_hooks=hooks) as client:
                 yield Api(station, client)
+
+
+async def _as_described(answer: httpx2.Response) -> None:
+    """Every answer in these tests is one that the description of the API promises."""
+    await answer.aread()
+    request = answer.request
+    assert described.fault(request.method, request.url.path, answer.status_code, answer) is None
 
 
 class Api:

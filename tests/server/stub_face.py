@@ -29,7 +29,7 @@ async def stub(home: Path) -> AsyncIterator[ASGIApp]:
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["method"] == "POST":
-        body = json.dumps({"principal": scope["state"]["principal"], "path": scope["path"]}).encode()
+        body = json.dumps({"principal": scope["state"]["principal"].tag, "path": scope["path"]}).encode()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": body})
         return

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from station.core.ids import uid_of
-from station.server.settings import load
+from station.server.loading import load
 
 from .conftest import Api, Machine, until
 

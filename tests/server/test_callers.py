@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from station.core.principals import Principal
 from station.worker import callers
 from station.worker.callers import LEFT_SECONDS
 
@@ -41,10 +42,10 @@ async def test_a_cancel_overtakes_an_exec_that_waits_for_its_box(api: Api, monke
     uid = await api.open()
     held, go, live = asyncio.Event(), asyncio.Event(), api.station.live
 
-    async def slowly(sid: str) -> Any:
+    async def slowly(sid: str, principal: Principal) -> Any:
         held.set()
         await go.wait()
-        return await live(sid)
+        return await live(sid, principal)
 
     monkeypatch.setattr(api.station, "live", slowly)
     executing = asyncio.create_task(api.call("POST", f"/sandboxes/{uid}/exec", SLEEP))

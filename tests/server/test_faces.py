@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from station.server import faces as module
-from station.server.faces import Face, Faces
-from station.server.http import GRACEFUL_SECONDS
+from station.server.net import faces as module
+from station.server.net.faces import Face, Faces
+from station.server.net.http import GRACEFUL_SECONDS
 
 from .served import Served
 

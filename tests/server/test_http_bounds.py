@@ -14,13 +14,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from station.server import http
-from station.server.bodies import FREE_BYTES, Bodies
-from station.server.guard import Guard
-from station.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_WAITING, Server
-from station.server.listen import Address, bind
+from station.server.access.guard import Guard
+from station.server.net import http
+from station.server.net.bodies import FREE_BYTES, Bodies
+from station.server.net.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_WAITING, Server
+from station.server.net.listen import Address, bind
 
 from .served import Served
+from .test_guard import Anybody
 
 TOKEN = "stn_op_0123456789abcdef"
 HOST, BEARER = b"Host: localhost\r\n", f"Authorization: Bearer {TOKEN}\r\n".encode()
@@ -186,7 +187,7 @@ async def test_trailers_of_an_answered_request_end_the_connection_without_a_seco
 @pytest.mark.parametrize(("front", "behind", "status"), [(HOST, BEARER, 401), (BEARER, HOST, 421)])
 async def test_trailers_are_nobodys_headers(front: bytes, behind: bytes, status: int) -> None:
     app = App()
-    async with serving(Guard(app, host="127.0.0.1", token=TOKEN.encode())) as connect:
+    async with serving(Guard(app, hosts=["127.0.0.1"], access=Anybody())) as connect:
         line = await connect()
         line.send(CHUNKED + front + b"\r\n0\r\n" + behind + b"\r\n")
         assert (await line.answer())[0] == status
@@ -257,7 +258,7 @@ async def test_strangers_that_hold_every_connection_lose_them(monkeypatch: pytes
 
 
 async def test_who_shows_no_token_gets_one_answer_a_connection() -> None:
-    async with serving(Guard(App(), host="127.0.0.1", token=TOKEN.encode())) as connect:
+    async with serving(Guard(App(), hosts=["127.0.0.1"], access=Anybody())) as connect:
         body = b"Content-Length: 1000\r\n"
         for target, lines, status in (
             (b"/", HOST, b"401"),

@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 from station.core.errors import Busy, InvalidInput, Refused
+from station.server.access.operator_token import operator_token, take
 from station.server.home import Lock
-from station.server.http import MAX_TCP_CONNECTIONS
-from station.server.listen import Address, bind, parse
-from station.server.settings import load
-from station.server.token import operator_token, take
+from station.server.loading import load
+from station.server.net.http import MAX_TCP_CONNECTIONS
+from station.server.net.listen import Address, bind, parse
 
 from .served import Served
 
@@ -41,14 +41,43 @@ def test_addresses_of_loopback_are_listened_on(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["0.0.0.0", "[::]", "192.168.0.1", "10.0.0.1", "128.0.0.1", "[::ffff:127.0.0.1]", "[fe80::1]", "[::1%lo]", "", "*",
-     "[127.0.0.1]", " localhost", "example.org", "localhost.example.org", "127.1", "127.0.0.01", "[localhost]", "[]"],
+    ["0.0.0.0", "[::]", "192.168.0.1", "10.0.0.1", "128.0.0.1", "[::ffff:127.0.0.1]", "[fe80::1]"],
+)
+def test_any_other_address_needs_tls_here_or_in_front(host: str, tmp_path: Path) -> None:
+    environ = {"STN_LISTEN": f"{host}:8080"}
+    with pytest.raises(InvalidInput, match=r"needs TLS: set tls\.certificate and tls\.key, or listen_behind_proxy"):
+        load(tmp_path, environ)
+    load(tmp_path, environ | {"STN_LISTEN_BEHIND_PROXY": "true"})
+    load(tmp_path, environ | {"STN_TLS_CERTIFICATE": "c", "STN_TLS_KEY": "k"})
+    with pytest.raises(InvalidInput, match="belong together"):
+        load(tmp_path, environ | {"STN_TLS_CERTIFICATE": "c"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["[::1%lo]", "", "*", "[127.0.0.1]", " localhost", "example.org", "localhost.example.org", "127.1", "127.0.0.01",
+     "[localhost]", "[]"],
 )  # fmt: skip
-def test_any_other_address_is_refused_and_the_way_is_named(host: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"needs TLS, which is not there yet.*put a TLS proxy in front"):
+def test_what_is_no_address_of_a_machine_is_refused(host: str) -> None:
+    with pytest.raises(InvalidInput, match="is no IP address of this machine, as in"):
         parse(f"{host}:8080")
-    with pytest.raises(InvalidInput, match=r"listen: .*needs TLS"):
-        load(tmp_path, {"STN_LISTEN": f"{host}:8080"})
+
+
+def test_every_address_goes_by_the_names_that_are_told() -> None:
+    everywhere = parse("0.0.0.0:80")
+    assert (everywhere.names, everywhere.reached_as(frozenset({"b.example", "a.example"}))) == (
+        frozenset(),
+        "a.example:80",
+    )
+    assert everywhere.reached_as(frozenset()) == "0.0.0.0:80"
+    assert parse("[::1]:80").names == frozenset({"[::1]"})
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a.example:80", "::1", "https://a"])
+def test_a_host_that_no_header_can_name_is_refused(host: str, tmp_path: Path) -> None:
+    (tmp_path / "station.yaml").write_text(json.dumps({"hosts": [host]}))
+    with pytest.raises(InvalidInput, match="is no host, as in"):
+        load(tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ async def test_a_damaged_sandbox_is_deleted_with_its_box_and_files(machine: Mach
     async with machine.api() as api:
         await api.open()
         registry: Any = api.station._registry
-        await registry._run(lambda: registry._db.execute("UPDATE sandboxes SET document = '{'").fetchall())
+        await registry._db.run(lambda db: db.execute("UPDATE sandboxes SET document = '{'").fetchall())
     async with machine.api() as api:
         assert len(machine.store.live) == 1, "quarantined, not destroyed"
         assert (await api.call("DELETE", f"/sandboxes/{UID}")).status_code == 204

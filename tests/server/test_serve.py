@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from station.server.home import Lock, bind, prepare
 from station.server.logs import escape, set_up
 
 from .conftest import until
-from .served import Served
+from .served import ENV, Served
 
 
 def test_a_station_serves_a_private_socket_and_ends_cleanly(serve: Callable[..., Served]) -> None:
@@ -54,6 +56,25 @@ def test_after_kill_9_the_next_station_starts_at_once(serve: Callable[..., Serve
     first = serve()
     first.end(signal.SIGKILL)
     assert (first.home / "station.sock").exists()
+    assert serve().ready
+
+
+def test_hd_d16_a_station_that_was_halted_is_not_replaced_and_one_that_was_killed_is_at_once(
+    serve: Callable[..., Served],
+) -> None:
+    first = serve()
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        second = serve()
+        code, words = second.wait()
+        assert (second.ready, code) == (False, 125)
+        assert f"process {first.process.pid}" in words
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    # A stale pid in the lock is nobody's claim: the kernel lets go of the lock with the process.
+    first.end(signal.SIGKILL)
+    assert (first.home / "station.lock").read_text().strip() == str(first.process.pid)
+    Lock(first.home).release()
     assert serve().ready
 
 
@@ -188,3 +209,37 @@ def test_a_log_line_cannot_be_forged_and_the_file_is_bounded(tmp_path: Path) -> 
     assert len(logs) == 3
     assert all(log.stat().st_size <= 1 << 20 for log in logs)
     assert escape("a\n\x1b\x85") == "a\\n\\x1b\\x85"
+
+
+BROKEN_STORE = """
+import sys
+from pathlib import Path
+from station.core.errors import Unavailable
+from station.backends.fake import FakeBackend
+from station.server import serve
+from station.server.station import Station
+
+async def away(self):
+    print("asked", flush=True)
+    raise Unavailable("the store is away")
+
+serve.HOUSEKEEPING_SECONDS = 0.02
+Station.housekeeping = Station.delete_all = away
+sys.exit(serve.run(Path(sys.argv[1]), serve.Options(
+    make_backends=lambda home, identity, settings: {"fake": FakeBackend(home, station_id=identity)}
+)))
+"""
+
+
+def test_a_store_that_is_away_ends_no_housekeeping_and_keeps_no_station_whose_directory_is_gone(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-c", BROKEN_STORE, str(home)]
+    with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == [b"asked\n"] * 3
+        shutil.rmtree(home, ignore_errors=True)
+        _, words = process.communicate(timeout=30)
+    assert process.returncode == 0, words.decode()
+    assert b"the state directory is gone" in words

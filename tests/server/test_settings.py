@@ -9,7 +9,8 @@ import pytest
 from station.core.errors import InvalidInput
 from station.core.spec import Limits
 from station.server.activity import Activity
-from station.server.settings import is_changed, load, variables
+from station.server.loading import is_changed, load
+from station.server.settings import variables
 
 
 def write(home: Path, text: str) -> Path:
@@ -101,6 +102,15 @@ def test_what_stands_beside_secrets_is_never_repeated(tmp_path: Path, lines: str
     assert "station.yaml" in error.value.message
 
 
+@pytest.mark.parametrize(
+    "lines", [f"  {CANARY}: x", f"  password: ${{{CANARY}}}", f"  token: [{CANARY}]", f"  user: x\n  pasword: {CANARY}"]
+)
+def test_what_stands_beside_the_secrets_of_nats_is_never_repeated(tmp_path: Path, lines: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        load(write(tmp_path, f"nats:\n  url: nats://a:4222\n{lines}\n"), {})
+    assert CANARY not in "".join(traceback.format_exception(error.value)) + json.dumps(error.value.to_body())
+
+
 def test_a_file_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "station.yaml").write_bytes(f"sandbox: {{registry_auth: {{password: {CANARY}\xff}}}}".encode("latin-1"))
     with pytest.raises(InvalidInput, match="no UTF-8, from byte 49") as error:
@@ -145,12 +155,12 @@ def test_a_file_that_was_edited_since_is_seen(tmp_path: Path) -> None:
     environ = {"STN_SANDBOX_POOL_SIZE": "1"}
     for text in ("", "idle_minutes: 3\n"):
         read = load(write(tmp_path, text), environ)
-        assert not is_changed(read, environ)
+        assert not is_changed(read)
         write(tmp_path, "idle_minutes: 4\n")
-        assert is_changed(read, environ)
+        assert is_changed(read)
     read = load(tmp_path, environ)
     (tmp_path / "station.yaml").unlink()
-    assert is_changed(read, environ)
+    assert is_changed(read)
 
 
 @pytest.mark.parametrize(

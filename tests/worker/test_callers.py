@@ -165,7 +165,7 @@ async def test_a_run_that_was_cancelled_before_it_had_a_box_does_not_begin_when_
 async def test_a_run_that_is_cancelled_in_the_moment_it_comes_tells_who_waits(runs: Runs) -> None:
     waiting = asyncio.ensure_future(runs.run(RunRequest("1", id="prc_1")))
     await asyncio.sleep(0)  # it is known, and nothing of it has been done
-    assert list(runs._by_id) == ["prc_1"]
+    assert list(runs._by_id) == [("local", "prc_1")]
     runs.cancel("prc_1")
     async with asyncio.timeout(30):
         with pytest.raises(BoxLost):

@@ -78,6 +78,12 @@ class LocalBackend:
         except OSError as error:
             raise InternalError(f"the files of sandbox {uid} could not be removed: {error}", uid=uid) from error
 
+    async def kept(self) -> list[str]:
+        try:
+            return sorted(await asyncio.to_thread(os.listdir, self.state / "sandboxes"))
+        except FileNotFoundError:
+            return []
+
     async def remove_box_files(self, facts: dict[str, Any]) -> None:
         """What of a box lies elsewhere than in its directory. Raises InternalError if it stays."""
 

@@ -149,6 +149,14 @@ class Fetching(Protocol):
 
 
 @runtime_checkable
+class Keeping(Protocol):
+    """Optional power: what sandboxes keep can be listed, also where no record tells of it."""
+
+    async def kept(self) -> Sequence[str]:
+        """Uids whose home or workspace is here. Raises Unavailable where it cannot be asked."""
+
+
+@runtime_checkable
 class Examinable(Protocol):
     """Optional power: boxes are made by an engine, which the host audit looks at."""
 

@@ -9,7 +9,7 @@ import typer
 
 from station.core.errors import StationError
 
-from . import execute, files, mcp, run, sandboxes, serve, stations, store
+from . import access, archive, execute, files, mcp, run, sandboxes, serve, stations, store, upkeep
 from .shared import STATION_FAILED, complain, note
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 
-for _module in (run, sandboxes, execute, files, store, mcp, serve, stations):
+for _module in (run, sandboxes, execute, files, store, access, mcp, serve, stations, upkeep, archive):
     _module.register(app)
 
 # The root of what a wrong command line raises; typer has no public name for it.

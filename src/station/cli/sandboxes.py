@@ -85,24 +85,32 @@ def open_(
         print(f"{escape(name)}: {word}, {sandbox.view.state}{kept}\n{isolation_line(sandbox.isolation)}")
 
 
-def ls(*, json: JsonOption = False) -> None:
+def ls(
+    *,
+    everybodys: Annotated[bool, typer.Option("--all", "-a", help="Those of deployments too.")] = False,
+    json: JsonOption = False,
+) -> None:
     """List the sandboxes."""
     with connect() as client:
-        views = client.list()
+        views = client.list(everybodys=everybodys)
     if json:
         print_json({"sandboxes": views})
     elif views:
-        heads = ("NAME", "STATE", "BACKEND", "ISOLATION", "NETWORK", "RUNNING", "LAST USED", "REMARK")
-        print(table(heads, [_row(view) for view in views]))
+        heads = ["NAME", "STATE", "BACKEND", "ISOLATION", "NETWORK", "RUNNING", "LAST USED", "REMARK"]
+        rows = [_row(view) for view in views]
+        if everybodys:
+            heads.insert(0, "DEPLOYMENT")
+            rows = [[view.deployment or "-", *row] for view, row in zip(views, rows, strict=True)]
+        print(table(heads, rows))
     else:
         print("no sandboxes; `stn open NAME` makes one")
 
 
-def _row(view: SandboxView) -> tuple[str, ...]:
+def _row(view: SandboxView) -> list[str]:
     where = view.isolation
     remark = view.reason or (f"mount {view.mount.source}" if view.mount else "")
     running = str(view.processes) if view.processes else "-"
-    return (view.name, view.state, where.backend, where.grade, where.network, running, ago(view.last_active_at), remark)
+    return [view.name, view.state, where.backend, where.grade, where.network, running, ago(view.last_active_at), remark]
 
 
 def info(name: NameArgument = "default", *, json: JsonOption = False) -> None:

@@ -95,6 +95,7 @@ def complain(error: StationError, *, as_json: bool = False) -> int:
 _OPTIONS = {
     "backend: docker": "--backend docker",
     "best_effort: true": "--best-effort",
+    "force: true": "--force",
     "skip_outer_links: true": "--skip-outer-links",
     "limits.memory_mb": "--memory-mb",
     "limits.cpus": "--cpus",

@@ -51,7 +51,10 @@ def status(*, json: JsonOption = False) -> None:
 
 def _tell_of_settings(view: StationView) -> None:
     if view.settings_changed:
-        note("station.yaml was changed since the station started: `stn stop`, and the next command starts it with that")
+        note(
+            "its settings (station.yaml or .env) were changed since the station started: `stn stop`, and the next "
+            "command starts it with them"
+        )
 
 
 def _state(home: str, view: StationView | None = None) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def list_(
         print("No files found")
         return
     rows = [
-        (file.key, _size(file.size), file.content_type, _time(file.created_at), _time(file.expires_at))
+        (file.key, size_text(file.size), file.content_type, _time(file.created_at), _time(file.expires_at))
         for file in found
     ]
     print(f"Found {len(found)} file(s):\n\n{table(('Key', 'Size', 'Type', 'Created', 'Expires'), rows)}")
@@ -129,8 +129,8 @@ def delete(
     name = check_key(key)
     with connect(url=station) as client:
         if not force:
-            size = _size(client.files.info(name).size)  # nobody is asked about what is not there
-            if not _agrees(f"Delete file '{escape(name)}' ({size})? [y/N]: "):
+            size = size_text(client.files.info(name).size)  # nobody is asked about what is not there
+            if not agrees(f"Delete file '{escape(name)}' ({size})? [y/N]: "):
                 print("Cancelled")
                 raise typer.Exit(1)
         if not client.files.delete(name):
@@ -163,7 +163,7 @@ def stage(
         files = client.get(name).files
         wanted = check_key(key)
         staged = files.stage(wanted, f"{path}{posixpath.basename(wanted)}" if path.endswith("/") else path)
-    print_json(staged) if json else print(f"Staged: {escape(name)}:{escape(staged.path)} ({_size(staged.size)})")
+    print_json(staged) if json else print(f"Staged: {escape(name)}:{escape(staged.path)} ({size_text(staged.size)})")
 
 
 def publish(
@@ -205,7 +205,7 @@ def _target(client: Client, key: str, output: str | None) -> Path:
     return target
 
 
-def _agrees(question: str) -> bool:
+def agrees(question: str) -> bool:
     """Standard error carries the question, so that --json stays one value."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -217,13 +217,13 @@ def _tell(what: str, name: str, stored: StoredFile, *, verbose: bool, json: bool
     elif verbose:
         print(_block(stored))
     else:
-        print(f"{what}: {escape(name)} ({_size(stored.size)})")
+        print(f"{what}: {escape(name)} ({size_text(stored.size)})")
 
 
 def _block(stored: StoredFile) -> str:
     rows = {
         "Key": stored.key,
-        "Size": f"{_size(stored.size)} ({stored.size} bytes)",
+        "Size": f"{size_text(stored.size)} ({stored.size} bytes)",
         "Content-Type": stored.content_type,
         "Checksum": stored.checksum,
         "Created": _time(stored.created_at),
@@ -235,7 +235,7 @@ def _block(stored: StoredFile) -> str:
     return "\n".join(f"{name + ':':{width}} {escape(value)}".rstrip() for name, value in rows.items())
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -55,14 +55,21 @@ class Limits:
     __pydantic_config__ = FORBID_EXTRA
 
     memory_mb: int | None = None
+    """MiB of memory; swap is not had beside it."""
     cpus: float | None = None
+    """Processors, also parts of one."""
     pids: int | None = None
+    """Processes and threads at once, at least 16."""
     open_files: int | None = None
+    """Descriptors of one process."""
     workspace_mb: int | None = None
+    """MiB of the workspace."""
     tmp_mb: int | None = None
+    """MiB of `/tmp`, which is memory."""
     shm_mb: int | None = None
+    """MiB of `/dev/shm`, which is memory."""
     max_file_size_bytes: int | None = None
-    """Unset by default: binds only where it is named."""
+    """Bytes of one file. Unset by default: binds only where it is named."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -153,6 +153,8 @@ class SandboxView:
     changed: str | None = None
     """Which of the operator's choices, network or seccomp profile, is otherwise now than when it was made; its next box
     is made with that of now. `None`: none."""
+    deployment: str | None = None
+    """The name of the deployment that owns it; `None`: it is the operator's."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +415,11 @@ class StationView:
     """Of the `station.yaml` that it has read, another where variables of its environment go before what that
     says of sandboxes."""
     settings_changed: bool = False
-    """Whether `station.yaml` is another now than the one that it goes by: it is read at the start alone."""
+    """Whether `station.yaml` or a `.env` is another now than the one that it goes by: they are read at the start
+    alone."""
     pulls: tuple[PullView, ...] = ()
     """Those under way."""
+    deployment: str | None = None
+    """Of a caller who is a deployment, its name: then nothing is told of the machine, of the operator and of others.
+    `None`: the caller is the operator."""
     api: int = 1

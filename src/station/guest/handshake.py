@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from station.core.errors import BoxLost
+from station.core.errors import BoxLost, Unavailable
 
 from .frames import (
     HELLO_ACK,
@@ -16,7 +16,6 @@ from .frames import (
     Decoder,
     Frame,
     Hello,
-    ProtocolError,
     hello_frame,
     parse_hello_ack,
     seal,
@@ -56,8 +55,15 @@ class Connection(NamedTuple):
     """What came with the hello."""
 
 
+def speaks_to(version: int, ours: int) -> bool:
+    """Whether a station that speaks `ours` speaks to a guest that answers with `version`: its own, or that of the
+    release before."""
+    return max(1, ours - 1) <= version <= ours
+
+
 async def greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]], *, seconds: float) -> Connection:
-    """Says hello until the guest answers. Raises GuestSilent after `seconds`, OSError when the stream breaks.
+    """Says hello until the guest answers. Raises GuestSilent after `seconds`, OSError when the stream breaks, and
+    Unavailable for a guest of a version that is not spoken to: it lives, and others can.
 
     The stream stays the caller's to close.
     """
@@ -82,8 +88,14 @@ async def _greet(stream: ByteStream, wanted: Mapping[int, tuple[int, int]]) -> C
             await stream.send(bytes(RESYNC_ZEROS) + hello)
             continue
         answer = parse_hello_ack(frames[0].payload)
-        if not 1 <= answer.version <= PROTOCOL_VERSION:
-            raise ProtocolError(f"it speaks version {answer.version}, this Station {PROTOCOL_VERSION}")
+        if not speaks_to(answer.version, PROTOCOL_VERSION):
+            raise Unavailable(
+                f"the guest of this box, of release {answer.guest_version}, speaks version {answer.version} of the "
+                f"protocol, and this station, {PROTOCOL_VERSION}, that one and the one before. The box is kept, with "
+                "what runs in it: a station of that release takes it over; or delete the sandbox",
+                retryable=False,
+                guest_version=answer.guest_version,
+            )
         return Connection(stream, nonce, decoder, answer, frames[1:])
 
 

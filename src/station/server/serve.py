@@ -22,15 +22,20 @@ from station.core.errors import StationError, Unavailable
 from station.core.wire import SOCKET
 from station.worker.tasks import Tasks
 
+from . import environment
 from . import home as homes
-from . import listen, token
-from .app import build_app
-from .bodies import Bodies
-from .faces import Faces, Loader
-from .guard import Guard, local
-from .http import GRACEFUL_SECONDS, Server
+from .access import operator_token as token
+from .access.guard import Guard, local
+from .api.app import build_app
+from .loading import load
 from .logs import set_up
-from .settings import Settings, load
+from .net import listen
+from .net.bodies import Bodies
+from .net.faces import Faces, Loader
+from .net.http import GRACEFUL_SECONDS, Server
+from .net.tls import Tls
+from .notify import READY, STOPPING, Manager
+from .settings import Settings
 from .station import MakeBackends, Station, backends_of
 
 log = logging.getLogger(__name__)
@@ -49,6 +54,10 @@ class Options:
     """A byte is written there as soon as requests are answered; where that never happens it is closed without one."""
     listen: str | None = None
     """Before the setting of that name."""
+    config: Path | None = None
+    """Read in place of the `station.yaml` of the state directory."""
+    directory: Path | None = None
+    """Whose `.env` is read. `None`: no folder's but the state directory's own."""
     json: bool = False
     """Standard output gets one line: `Listening` once requests are answered, or the error."""
     faces: Mapping[str, Loader] = field(default_factory=dict)
@@ -61,6 +70,26 @@ class _Tcp:
     sock: socket.socket
     address: listen.Address
     token: token.Token
+    tls: Tls | None
+    hosts: frozenset[str]
+    """Beside those of loopback."""
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://{self.address.reached_as(self.hosts)}"
+
+    def refresh(self) -> None:
+        if self.tls is not None:
+            self.tls.refresh()
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a station has before it starts. Whoever made it gives it back."""
+
+    lock: homes.Lock
+    tcp: _Tcp | None
+    manager: Manager
 
 
 def run(home: Path, options: Options | None = None) -> int:
@@ -71,23 +100,36 @@ def run(home: Path, options: Options | None = None) -> int:
     """
     options = options or Options()
     given = token.take()
+    manager = Manager()
     with ExitStack() as held:
         try:
-            settings = load(home)
+            found = environment.gather(os.environ, _dotenvs(home, options))
+            given = given or found.values.get(token.VARIABLE)
+            settings = load(home, found.values, config=options.config, sources=found.sources)
             if options.listen:
                 settings = dataclasses.replace(settings, listen=options.listen)
             homes.prepare(settings.home)
             lock = homes.Lock(settings.home)
             held.callback(lock.release)
-            handler = set_up(settings.home, background=options.background, megabytes=settings.log_megabytes)
+            handler = set_up(
+                settings.home,
+                background=options.background,
+                megabytes=settings.log_megabytes,
+                form=settings.log_format,
+            )
             held.callback(_take_down, handler)
             tcp = _listen(settings, given, held)
         except (StationError, OSError) as error:
             sys.stderr.write(f"stn: {error}\n")
             return _failed(error, options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings, lock, tcp, options))
+            return runner.run(_serve(settings, _Held(lock, tcp, manager), options))
     raise AssertionError("nothing above swallows an error")
+
+
+def _dotenvs(home: Path, options: Options) -> list[Path]:
+    """The first goes before the next."""
+    return [folder / environment.FILE for folder in (options.directory, home) if folder is not None]
 
 
 def _listen(settings: Settings, given: str | None, held: ExitStack) -> _Tcp | None:
@@ -95,9 +137,12 @@ def _listen(settings: Settings, given: str | None, held: ExitStack) -> _Tcp | No
     listen.forget(settings.home)
     if settings.listen is None:
         return None
+    files = settings.tls
+    tls = Tls(Path(files.certificate), Path(files.key)) if files.certificate and files.key else None
     sock, address = listen.bind(listen.parse(settings.listen))
     held.callback(sock.close)
-    return _Tcp(sock, address, token.operator_token(settings.home, given))
+    hosts = {*settings.hosts, *(tls.names if tls else ()), *address.names}
+    return _Tcp(sock, address, token.operator_token(settings.home, given), tls, frozenset(hosts))
 
 
 def _take_down(handler: logging.Handler) -> None:
@@ -118,7 +163,7 @@ def _print(line: str) -> None:
         sys.stdout.flush()
 
 
-async def _serve(settings: Settings, lock: homes.Lock, tcp: _Tcp | None, options: Options) -> int:
+async def _serve(settings: Settings, held: _Held, options: Options) -> int:
     try:
         station = await Station.start(settings, make_backends=options.make_backends)
     except (StationError, OSError) as error:
@@ -127,7 +172,7 @@ async def _serve(settings: Settings, lock: homes.Lock, tcp: _Tcp | None, options
     try:
         sock = homes.bind(settings.home)
         try:
-            await _answer(station, sock, lock, tcp, options)
+            await _answer(station, sock, held, options)
         finally:
             sock.close()
             (settings.home / SOCKET).unlink(missing_ok=True)
@@ -141,25 +186,28 @@ async def _serve(settings: Settings, lock: homes.Lock, tcp: _Tcp | None, options
     return 0
 
 
-async def _answer(station: Station, sock: socket.socket, lock: homes.Lock, tcp: _Tcp | None, options: Options) -> None:
-    loop = asyncio.get_running_loop()
+async def _answer(station: Station, sock: socket.socket, held: _Held, options: Options) -> None:
+    loop, tcp = asyncio.get_running_loop(), held.tcp
     async with Tasks() as tasks, Faces(station.settings.home, options.faces) as faces, asyncio.TaskGroup() as group:
         app = build_app(station, faces)
-        servers = [Server(local(app), sock)]
+        servers = [Server(local(app, station.access), sock)]
         if tcp is not None:
             bounded = Bodies(app, speaks_rpc=faces.has)
-            guard = Guard(bounded, host=tcp.address.authority, token=tcp.token.secret, speaks_rpc=faces.has)
-            servers.append(Server(guard, tcp.sock))
+            station.access.open_tcp(tcp.url, tcp.token.secret)
+            guard = Guard(bounded, hosts=tcp.hosts, access=station.access, speaks_rpc=faces.has)
+            servers.append(Server(guard, tcp.sock, tcp.tls.context if tcp.tls else None))
         stop = _Stop(servers, faces)
         station.request_stop = stop.ask
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, stop.ask)
-        tasks.start(_keep_house(station, lock, stop, end_when_idle=options.background), name="housekeeping")
+        tasks.start(_keep_house(station, held, stop, end_when_idle=options.background), name="housekeeping")
         for server in servers:
             group.create_task(server.run_until_stopped())
             await server.listening.wait()
         _tell(station.settings.home, tcp, options)
+        held.manager.tell(READY)
         await stop.asked.wait()
+        held.manager.tell(STOPPING)
         begun = loop.time()
         # First, while requests are answered: faces are clients of this station, and finish their calls.
         await faces.aclose()
@@ -187,7 +235,7 @@ class _Stop:
 def _tell(home: Path, tcp: _Tcp | None, options: Options) -> None:
     file = tcp.token.file if tcp else None
     told = listen.Listening(
-        url=f"http://{tcp.address}" if tcp else None,
+        url=tcp.url if tcp else None,
         token_file=str(file) if file else None,
         socket=str(home / SOCKET),
         pid=os.getpid(),
@@ -207,16 +255,27 @@ def _tell(home: Path, tcp: _Tcp | None, options: Options) -> None:
         os.close(options.ready_fd)
 
 
-async def _keep_house(station: Station, lock: homes.Lock, stop: _Stop, *, end_when_idle: bool) -> None:
+async def _keep_house(station: Station, held: _Held, stop: _Stop, *, end_when_idle: bool) -> None:
     cleanup = station.settings.sandbox.cleanup_interval_minutes * 60
     while True:
         await asyncio.sleep(min(HOUSEKEEPING_SECONDS, max(1.0, cleanup)))
-        if not lock.holds() and not stop.asked.is_set():
-            log.error("the state directory is gone, and with it every file: all sandboxes end, and this station")
-            await station.delete_all()
-            stop.ask()
-            continue
-        await station.housekeeping()
+        try:
+            await _look_after(station, held, stop)
+        except StationError as error:  # a store that is away; the next turn comes
+            log.warning("the housekeeping was not finished: %s", error)
         if end_when_idle and station.is_idle() and not stop.asked.is_set():
             log.info("nobody needs this station: no live box, no request for %g minutes", station.settings.idle_minutes)
             stop.ask()
+
+
+async def _look_after(station: Station, held: _Held, stop: _Stop) -> None:
+    if not held.lock.holds() and not stop.asked.is_set():
+        log.error("the state directory is gone, and with it every file: all sandboxes end, and this station")
+        try:
+            await station.delete_all()
+        finally:
+            stop.ask()
+        return
+    if held.tcp is not None:
+        held.tcp.refresh()
+    await station.housekeeping()

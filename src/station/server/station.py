@@ -21,15 +21,16 @@ from station.core.capabilities import Isolation
 from station.core.errors import BoxLost, Refused, StationError
 from station.core.ids import is_uid
 from station.core.machine import Machine
-from station.core.records import SandboxRecord
+from station.core.principals import Principal
+from station.core.records import Owner, SandboxRecord
 from station.core.spec import Spec
 from station.core.wire import Diagnosis, OpenRequest, RunRequest
 from station.machine import look
-from station.store.directory import DirectoryFiles
+from station.store.answers import Answers
 from station.store.files import FileStore
 from station.store.identity import station_id
+from station.store.principals_sqlite import SqliteDocuments
 from station.store.registry import Damaged, Registry
-from station.store.sqlite import SqliteRegistry
 from station.store.uploads import Uploads
 from station.worker.audit import Audit, Policy
 from station.worker.boxes import REACH_SECONDS, LiveBoxes
@@ -37,6 +38,7 @@ from station.worker.failpoints import failpoint
 from station.worker.files import Files
 from station.worker.journal import Journal
 from station.worker.live import LiveBox, isolation_of
+from station.worker.meter import Meter
 from station.worker.orphans import Orphans
 from station.worker.pool import Pool
 from station.worker.processes import Processes
@@ -46,8 +48,12 @@ from station.worker.staging import Staging
 from station.worker.tasks import Tasks
 from station.worker.watch import Watchdog
 
+from .access.access import Access
 from .activity import Activity
+from .readiness import Readiness
 from .settings import Settings
+from .stores import open_stores
+from .traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +99,8 @@ class Station:
         registry: Registry,
         store: FileStore,
         journal: Journal,
+        answers: Answers,
+        access: Access,
         audit: Audit,
         now: Callable[[], float],
         clock: Callable[[], float],
@@ -113,6 +121,12 @@ class Station:
         self._clock = clock
         self._cleanup_at = clock()
         self.activity = Activity(clock)
+        self.traffic = Traffic()
+        self.meter = Meter()
+        self.answers = answers
+        """Those that are given again (`idempotency`)."""
+        self.readiness = Readiness(registry, settings.home, clock=clock)
+        self.access = access
         self.request_stop: Callable[[], None] = lambda: None
         """Set by whoever serves: ends the station, gracefully and soon."""
         self.processes = Processes(
@@ -124,6 +138,7 @@ class Station:
             timeout_seconds=sandbox.timeout_seconds,
             clock=clock,
             stuck=self._stuck,
+            meter=self.meter,
         )
         self._audit = audit
         self.boxes = LiveBoxes(
@@ -133,6 +148,7 @@ class Station:
             on_lost=self._box_lost,
             forbidden=forbidden,
             admit=audit.admit,
+            meter=self.meter,
         )
         self.sandboxes = Sandboxes(
             registry,
@@ -141,6 +157,7 @@ class Station:
             defaults=self._defaults,
             now=now,
             max_sandboxes=sandbox.max_sandboxes,
+            most_of=access.deployments.most_of,
             failpoint=failpoint,
             remove_stored=store.delete_below,
         )
@@ -148,9 +165,11 @@ class Station:
         self.store = store
         self.uploads = Uploads(settings.home / "uploads", store, now=now)
         self.staging = Staging(self.files, store, now=now)
-        self.pool = Pool(usable, station=identity, size=sandbox.pool_size)
-        self._orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
-        self.runs = Runs(self.pool, self._run_spec, now=now, clock=clock, timeout_seconds=sandbox.timeout_seconds)
+        self.pool = Pool(usable, station=identity, size=sandbox.pool_size, meter=self.meter)
+        self.orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
+        self.runs = Runs(
+            self.pool, self._run_spec, now=now, clock=clock, timeout_seconds=sandbox.timeout_seconds, meter=self.meter
+        )
         self._watchdog = Watchdog(lambda: [*self.processes.running(), *self.runs.running()])
         self._registry = registry
         self._owned = AsyncExitStack()
@@ -174,13 +193,13 @@ class Station:
         async with AsyncExitStack() as stack:
             for backend in backends.values():
                 stack.push_async_callback(backend.aclose)
-            registry = SqliteRegistry(home / "registry.db")
-            stack.push_async_callback(registry.aclose)
-            bounds = settings.files
-            store = DirectoryFiles(
-                home / "files", now=now, max_file_bytes=bounds.max_file_bytes, max_bytes=bounds.max_bytes
-            )
-            stack.push_async_callback(store.aclose)
+            registry, store = await open_stores(settings, stack, now=now)
+            documents = SqliteDocuments(home / "principals.db")
+            stack.push_async_callback(documents.aclose)
+            access = await Access.load(documents, settings, home, now=now, clock=clock)
+            stack.push_async_callback(access.aclose)
+            answers = Answers(home / "answers.db")
+            stack.push_async_callback(answers.aclose)
             journal = Journal(home / "processes.db", kept_finished=settings.sandbox.max_history)
             stack.callback(journal.close)
             station = cls(
@@ -190,6 +209,8 @@ class Station:
                 registry=registry,
                 store=store,
                 journal=journal,
+                answers=answers,
+                access=access,
                 audit=Audit(backends, home, policy, clock=clock, machine=machine),
                 now=now,
                 clock=clock,
@@ -203,13 +224,14 @@ class Station:
             stack.push_async_callback(part.aclose)
         await self._choose_backend()
         listing = await self._registry.list()
-        self.sandboxes.know(listing.records)
+        self.sandboxes.ids.know(listing)
         report = await reconcile(listing, self.boxes.backends, self.sandboxes, station=self.id)
         log.info("station %s, pid %d: reconciled: %s", self.id, os.getpid(), report)
         self._forget_old()
         self.boxes.unsettled |= report.unsettled
         tasks = await stack.enter_async_context(Tasks())
         tasks.start(self._watchdog.run(), name="memory watchdog")
+        tasks.start(self.traffic.watch_loop(), name="lag of the event loop")
         settling = Settling(self.boxes.unsettled, self._registry.get, self.sandboxes)
         tasks.start(settling.run(), name="settling what could not be asked")
 
@@ -217,14 +239,17 @@ class Station:
         """Pool boxes are destroyed, kept boxes live on with what runs in them. Repeating is no error."""
         await self._owned.aclose()
 
-    def uid(self, sid: str) -> str:
-        """The uid of a sandbox addressed by that or by its tool id. Raises SandboxNotFound for a tool id of none."""
-        return sid if is_uid(sid) else self.sandboxes.uid_of_tool(sid)
+    def uid(self, sid: str, principal: Principal) -> str:
+        """The uid of a sandbox that `principal` addresses by that or by its tool id. Raises SandboxNotFound for one
+        that is not his; the operator, who owns the machine, may name any by its uid."""
+        if is_uid(sid) and not principal.is_deployment:
+            return sid
+        return self.sandboxes.ids.uid_of(sid, principal.owner)
 
-    async def fetch(self, request: OpenRequest) -> None:
+    async def fetch(self, request: OpenRequest, owner: Owner) -> None:
         """What a new sandbox of that request needs and has to come from elsewhere: without its lock, and ended with
         its caller."""
-        if not await self.sandboxes.exists(request.name):
+        if not await self.sandboxes.exists(request.name, owner):
             await self._fetched(request)
 
     async def would_be(self, request: OpenRequest) -> Isolation:
@@ -234,16 +259,16 @@ class Station:
         values = vars(spec.effective)
         return replace(told, limits={name: replace(it, value=values.get(name)) for name, it in told.limits.items()})
 
-    async def live(self, sid: str) -> LiveBox:
-        """The box of a sandbox in which a command can run; the next one is made where there is none. Raises Unavailable
-        where it cannot be asked for, and is not back within a few seconds."""
-        self.check_enabled()
-        uid = self.uid(sid)
+    async def live(self, sid: str, principal: Principal) -> LiveBox:
+        """The box of a sandbox, addressed as in `uid`, in which a command can run; the next one is made where there is
+        none. Raises Unavailable where it cannot be asked for, and is not back within a few seconds."""
+        self.check_code_mode()
+        uid = self.uid(sid, principal)
         live = self.boxes.get(uid)
         if live is None or self.sandboxes.is_going(uid):
             await self.sandboxes.ready(uid)
             # Asked again: meanwhile the name may have begun another life.
-            live = self.boxes.get(self.uid(sid))
+            live = self.boxes.get(self.uid(sid, principal))
         if live is None:
             raise BoxLost("the box of this sandbox ended as soon as it was made", uid=uid)
         if live.session.away is not None:
@@ -260,9 +285,22 @@ class Station:
         if not self.settings.sandbox.enabled:
             raise Refused("sandboxes are switched off here: sandbox.enabled is false in station.yaml")
 
-    async def records(self) -> tuple[list[SandboxRecord], list[Damaged]]:
+    def check_code_mode(self) -> None:
+        """Raises Refused where the operator has switched off sandboxes that stay."""
+        self.check_enabled()
+        if self.settings.sandbox.code_mode_enabled is False:
+            raise Refused("only runs are served here: sandbox.code_mode_enabled is false in station.yaml")
+
+    async def records(self, owner: Owner | None = None) -> tuple[list[SandboxRecord], list[Damaged]]:
+        """Those of `owner`, by name; `None`: all."""
         listing = await self.sandboxes.list()
-        return sorted(listing.records, key=lambda record: record.name), listing.damaged
+        records = [it for it in listing.records if owner in (None, it.owner)]
+        # Of a damaged one it may not be known whose it is; then it is the operator's to mend.
+        damaged = [it for it in listing.damaged if owner in (None, it.owner or Owner())]
+        return sorted(records, key=lambda record: record.name), damaged
+
+    async def record(self, uid: str) -> SandboxRecord | Damaged | None:
+        return await self._registry.get(uid)
 
     async def doctor(self) -> Diagnosis:
         """What each backend can do here, the host audit, and who may be served; looked at now."""
@@ -279,8 +317,9 @@ class Station:
                 self.sandboxes.uses.touch(uid)
         await self.sandboxes.flush()
         await self._clean_up()
-        await self._orphans.sweep_when_due()
+        await self.orphans.sweep_when_due()
         await self._sweep_store()
+        await self.access.keys.flush()
         self._forget_old()
 
     def _forget_old(self) -> None:

@@ -182,6 +182,9 @@ class DockerBackend:
             if labels is not None and isinstance(item.get("Id"), str):
                 yield labels, self._ref(labels.box_id, item["Id"], item.get("ImageID"))
 
+    async def kept(self) -> list[str]:
+        return await self._made_volumes().kept() if self._directory.exists() else []
+
     async def remove_files(self, uid: str) -> None:
         if self._directory.exists():
             await self._made_volumes().remove(uid)

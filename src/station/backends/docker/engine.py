@@ -254,6 +254,12 @@ class Engine:
         labels = found.get("Labels") or {}
         return {str(key): str(value) for key, value in labels.items()}
 
+    async def volumes(self, label: str, value: str) -> list[dict[str, str]]:
+        """The labels of all volumes that carry this one."""
+        doing, params = "list volumes", {"filters": json.dumps({"label": [f"{label}={value}"]})}
+        found = (await self._document("GET", "volumes", doing=doing, params=params)).get("Volumes") or []
+        return [{str(key): str(text) for key, text in (volume.get("Labels") or {}).items()} for volume in found]
+
     async def create_volume(
         self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None
     ) -> None:

@@ -74,6 +74,11 @@ class Volumes:
         async with self._disks.attached(uid, tuple(_WORDS.values())):
             yield
 
+    async def kept(self) -> list[str]:
+        """Of which sandboxes there are any. Raises Unavailable while the engine cannot be asked."""
+        found = await self._engine.volumes("station.station", self._station)
+        return sorted({labels["station.id"] for labels in found if labels.get("station.id", TRIAL) != TRIAL})
+
     async def remove(self, uid: str) -> None:
         """Repeating is no error. Raises Unavailable while the engine cannot be asked."""
         for name in config.volume_names(self._station, uid).values():

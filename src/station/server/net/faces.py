@@ -16,8 +16,7 @@ from typing import Self, TypeAlias
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from station.core.errors import InternalError, StationError, Unavailable
-
-from .errors import answer
+from station.server.errors import answer
 
 log = logging.getLogger(__name__)
 

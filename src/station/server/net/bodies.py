@@ -8,9 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from station.core.errors import LimitReached
 from station.core.wire import API
-
-from .errors import answer
-from .requests import LARGE_BODY
+from station.server.errors import answer
+from station.server.requests import LARGE_BODY
 
 MAX_BYTES = 128 * 1024 * 1024
 """A body that is taken whole costs several times its size while it is worked on."""

@@ -1,4 +1,4 @@
-"""Where a station listens on TCP: on loopback alone, and told to whoever looks for it."""
+"""Where a station listens on TCP: on loopback unless TLS guards it, and told to whoever looks for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import json
 import re
 import socket
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True)
 class Address:
-    """One of loopback."""
+    """Of this machine."""
 
     host: str
     """An IPv4 or IPv6 address, never a name."""
@@ -32,26 +33,46 @@ class Address:
         """As in a URL, without the port."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What it goes by in a Host header; every address of the machine has no name."""
+        return frozenset() if self.is_any else frozenset({self.authority})
+
+    @property
+    def is_any(self) -> bool:
+        return ipaddress.ip_address(self.host).is_unspecified
+
+    def reached_as(self, hosts: Collection[str]) -> str:
+        """Host and port for a URL, with one of `hosts` where this is every address of the machine."""
+        return f"{min(hosts)}:{self.port}" if self.is_any and hosts else str(self)
+
     def __str__(self) -> str:
         return f"{self.authority}:{self.port}"
 
 
 def parse(text: str) -> Address:
-    """`HOST:PORT`. Raises InvalidInput where it is something else, or not of loopback."""
+    """`HOST:PORT`. Raises InvalidInput where it is something else."""
     found = _FORM.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise InvalidInput(f"listen: {text!r} is not HOST:PORT, {_HELP}", field="listen")
     host = found["six"] if found["six"] is not None else found["host"]
     # Not looked up: what a resolver says of it is not ours to trust.
     address = _ip("127.0.0.1" if host.lower() == "localhost" else host)
-    here = isinstance(address, ipaddress.IPv6Address) == (found["six"] is not None) and _is_loopback(address)
-    if not here:
+    is_six = isinstance(address, ipaddress.IPv6Address)
+    if address is None or is_six != (found["six"] is not None) or "%" in host:
+        raise InvalidInput(f"listen: {host!r} is no IP address of this machine, {_HELP}", field="listen")
+    return Address(str(address), int(found["port"]))
+
+
+def check(address: Address, *, guarded: bool) -> None:
+    """Raises InvalidInput where tokens would go over a network unprotected. `guarded`: TLS is here or in front."""
+    if not guarded and not _is_loopback(_ip(address.host)):
         raise InvalidInput(
-            f"listen: {host!r} is no loopback address (127.0.0.0/8, [::1] or localhost). Another address needs TLS, "
-            "which is not there yet: listen on a loopback address and put a TLS proxy in front of it",
+            f"listen: {address.host!r} is no loopback address (127.0.0.0/8, [::1] or localhost). Another address needs "
+            "TLS: set tls.certificate and tls.key, or listen_behind_proxy: true where a TLS proxy in front is all that "
+            "reaches it",
             field="listen",
         )
-    return Address(str(address), int(found["port"]))
 
 
 def bind(address: Address) -> tuple[socket.socket, Address]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,6 +18,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from station.core.errors import InvalidInput, StationError, TooLarge
+from station.worker.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 GRACEFUL_SECONDS = 5.0
 MAX_TCP_CONNECTIONS = 256
@@ -26,15 +31,19 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 MAX_WAITING = 16
 """Requests that a connection sends ahead of their turn."""
+MAX_HANDSHAKES = 64
+"""Of TLS, at once; each has HEAD_SECONDS."""
 
 _PIECE = 8 * 1024
+_RETRY_SECONDS = 1.0
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Server(uvicorn.Server):
     """Told to stop by us alone: uvicorn's own signal handling would end the process before boxes are let go."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: all that comes is to be TLS. `None`: nothing is."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -51,14 +60,60 @@ class Server(uvicorn.Server):
             )
         )
         self._sock = sock
+        self._tls = tls
+        self._accepting = Tasks()
         self.listening = asyncio.Event()
 
     async def run_until_stopped(self) -> None:
-        await self.serve(sockets=[self._sock])
+        async with self._accepting:
+            await self.serve(sockets=[self._sock])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            self.servers = []
+            self._sock.setblocking(False)
+            self._accepting.start(self._accept(self._tls), name="accepting TLS")
+            self.started = True
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._accepting.aclose()
+        await super().shutdown(sockets)
+
+    async def _accept(self, tls: ssl.SSLContext) -> None:
+        """Ours, as asyncio's own server bounds neither number nor time of the handshakes under way: strangers would
+        take the descriptors that those on the unix socket need."""
+        loop = asyncio.get_running_loop()
+        shaking = 0
+
+        async def shake(accepted: socket.socket) -> None:
+            nonlocal shaking
+            try:
+                await loop.connect_accepted_socket(
+                    self._protocol, accepted, ssl=tls, ssl_handshake_timeout=HEAD_SECONDS
+                )
+            except (TimeoutError, OSError) as error:  # no TLS, or none of ours: a stranger's
+                log.debug("a TLS handshake failed: %s", error)
+            finally:
+                shaking -= 1
+
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._sock)
+            except OSError as error:
+                log.warning("a connection could not be accepted: %s", error.strerror)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if shaking >= MAX_HANDSHAKES:
+                accepted.close()
+                continue
+            shaking += 1
+            self._accepting.start(shake(accepted), name="TLS handshake")
+
+    def _protocol(self) -> asyncio.Protocol:
+        return TcpProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

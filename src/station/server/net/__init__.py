@@ -1,0 +1,1 @@
+"""Where a station listens, and what is bounded before anybody is known."""

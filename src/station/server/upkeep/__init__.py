@@ -1,0 +1,1 @@
+"""What takes room, what may go, and copies of all of it."""
