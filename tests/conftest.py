@@ -19,6 +19,7 @@ import pytest
 from station import Client, connect
 from tests import engine as engines
 from tests import machine
+from tests.attacks import program
 from tests.attacks.table import Table
 from tests.docker import podman as podmans
 from tests.docker import registry as registries
@@ -78,8 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Starts the engine where a test needs one: before the first test, as images may take longer than a test may."""
+    """Compiles the attack program and starts the engine, where a test needs them: before the first test, as both may
+    take longer than a test may."""
     config = session.config
+    if not config.option.collectonly and any(item.nodeid.startswith("tests/attacks/") for item in session.items):
+        program.compiled()
     wanted = any(item.get_closest_marker("docker") for item in session.items)
     if not wanted or config.option.collectonly or unavailable():
         return

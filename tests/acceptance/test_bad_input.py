@@ -315,10 +315,8 @@ def test_text_that_is_no_utf_8_is_refused_where_no_path_is_meant(confined: Sandb
 
 def test_a_second_serve_names_the_first_and_ends_at_once(stn: Stn, client: Client) -> None:
     first = client.info().pid
-    begun = time.monotonic()
-    done = stn("serve")
+    done = stn("serve")  # one that waited would not come back
     assert (done.returncode, str(first) in done.stderr.decode()) == (125, True)
-    assert time.monotonic() - begun < 5
     assert client.info().pid == first
 
 
@@ -334,11 +332,15 @@ def test_a_reader_that_is_no_tar_and_one_that_leads_out_change_nothing(anywhere:
     assert [entry.path for entry in anywhere.files.list()] == ["/workspace/kept"]
 
 
+def _full(*lines: str) -> list[Any]:
+    return [pytest.param(line, marks=pytest.mark.full) for line in lines]
+
+
 @pytest.mark.parametrize(
     "lines",
-    ["password: %hunter2secret", "password: *hunter2secret", "password: !!x/hunter2secret", "password: ${hunter2secret",
-     "password: ${hunter2secret}", "hunter2secret: x", "username: hunter2secret", "server_address: hunter2secret",
-     "server_address: x/hunter2secret"],
+    ["password: %hunter2secret", "password: ${hunter2secret}", "hunter2secret: x", "server_address: x/hunter2secret",
+     *_full("password: *hunter2secret", "password: !!x/hunter2secret", "password: ${hunter2secret",
+            "username: hunter2secret", "server_address: hunter2secret")],
 )  # fmt: skip
 def test_no_settings_error_shows_what_stands_beside_secrets(lines: str) -> None:
     with state_directory(f"sandbox:\n  backend: docker\n  registry_auth:\n    {lines}\n") as home:

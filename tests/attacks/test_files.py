@@ -45,8 +45,11 @@ while True:
 """
 
 
-def swaps() -> int:
-    return 100_000 if os.environ.get("STN_TEST_FULL") else 10_000
+def swaps(backend: str = "") -> int:
+    if os.environ.get("STN_TEST_FULL"):
+        return 100_000
+    # The way of the API is the same on the host; what isolates is tried by the thousands.
+    return 1_000 if backend == "host" else 10_000
 
 
 @pytest.fixture
@@ -62,7 +65,8 @@ def elsewhere() -> Iterator[Path]:
 @pytest.mark.timeout(3600)
 def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(anywhere: Sandbox, elsewhere: Path) -> None:
     """The control opens the same name without care, from inside, and gets the outside in some of the tries."""
-    outside = elsewhere if anywhere.info().isolation.backend == "host" else Path("/etc")
+    backend = anywhere.info().isolation.backend
+    outside = elsewhere if backend == "host" else Path("/etc")
     anywhere.exec("mkdir -p real")
     anywhere.files.write("swapper.py", SWAPPER.encode())
     swapper = anywhere.start(["python3", "swapper.py", str(outside)], timeout_seconds=3600)
@@ -73,7 +77,7 @@ def test_hd_f01_a_directory_swapped_with_a_link_never_leads_outside(anywhere: Sa
         assert met > 0, "the control never met the link: the swapper does not swap"
         # Several callers at once, as one waits most of the time.
         with ThreadPoolExecutor(CALLERS) as pool:
-            found = list(pool.map(lambda _: _races(anywhere, swaps() // CALLERS), range(CALLERS)))
+            found = list(pool.map(lambda _: _races(anywhere, swaps(backend) // CALLERS), range(CALLERS)))
     finally:
         swapper.kill()
     assert sum(seen for seen, _ in found) > 0

@@ -18,6 +18,7 @@ from tests.observer import EngineObserver, Observer
 FULL = bool(os.environ.get("STN_TEST_FULL"))
 IMAGE = "python:3.11-slim"
 ON_DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+IN_FULL_ON_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.full])
 
 
 def cycles(*steps: str, on_docker: str) -> pytest.MarkDecorator:

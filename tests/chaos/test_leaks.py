@@ -1,5 +1,5 @@
-"""200 runs and 200 execs (2,000 in the full tier; fewer on docker) leave no process, descriptor, control group, mount
-or file."""
+"""200 runs and 200 execs (2,000 in the full tier, and fewer on docker) leave no process, descriptor, control group,
+mount or file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from station import Client
 from tests.observer import Observer
 
-from .conftest import FULL, ON_DOCKER, pid_of
+from .conftest import FULL, IN_FULL_ON_DOCKER, pid_of
 
 pytestmark = pytest.mark.timeout(600)
 
 COUNT = 2000 if FULL else 200
-ON_ENGINE = {"execs": 1000 if FULL else 100, "runs": 200 if FULL else 16}
+ON_ENGINE = {"execs": 1000, "runs": 200}
 """Each run is a container."""
 
 
@@ -48,7 +48,7 @@ def facts(observer: Observer, home: Path) -> Facts:
     )
 
 
-@pytest.mark.parametrize("backend", [None, ON_DOCKER], indirect=True)
+@pytest.mark.parametrize("backend", [None, IN_FULL_ON_DOCKER], indirect=True)
 def test_hd_d19_runs_leave_nothing(client: Client, home: Path, observer: Observer, backend: str | None) -> None:
     count = count_of("runs", backend)
     client.map(["print(1)"] * 32, concurrency=8, progress=False)
@@ -67,7 +67,7 @@ def test_hd_d19_runs_leave_nothing(client: Client, home: Path, observer: Observe
     observer.until(lambda: facts(observer, home).within(baseline), f"more is left than {baseline}", 20)
 
 
-@pytest.mark.parametrize("backend", [None, ON_DOCKER], indirect=True)
+@pytest.mark.parametrize("backend", [None, IN_FULL_ON_DOCKER], indirect=True)
 def test_hd_d19_execs_leave_nothing(client: Client, home: Path, observer: Observer, backend: str | None) -> None:
     with client.open("many") as sandbox:
         for _ in range(120):

@@ -316,7 +316,7 @@ async def test_without_loop_devices_the_setting_is_named(tmp_path: Path, monkeyp
 
 @pytest.mark.docker
 @pytest.mark.root
-@pure("runtime", ["runc", "runsc"])
+@pure("runtime", ["runc", pytest.param("runsc", marks=pytest.mark.full)])
 async def test_a_workspace_and_a_home_are_full_at_their_size(
     bed: Bed, engine: Engine, ran: Callable[[str], None], runtime: str
 ) -> None:
