@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le
 from station.core import access, errors, identity, ids, paths, spec, stored, wire
 from station.server import requests, settings
 from station.server.access import keys as access_keys
+from station.server.access import visits
 from station.server.api import operations, parameters, query
 from station.server.api.openapi import describe
 from station.server.net import bodies, http
@@ -239,6 +240,7 @@ FIXED: Mapping[str, list[tuple[str, str]]] = {
         ("one piece of an upload", _bytes(stored.UPLOAD_BYTES)),
         ("unfinished uploads: how many, how long", f"{uploads.MAX_UPLOADS}, {_seconds(uploads.KEPT_SECONDS)}"),
         ("unfinished uploads of one deployment", f"{uploads.MAX_UPLOADS_EACH}"),
+        ("what they have announced, together", f"1/{uploads.SHARE_EACH} of `files.max_bytes`"),
         ("stored files in one answer", f"{parameters.MAX_PAGE:,}"),
     ],
     "API keys, deployments and their tokens": [
@@ -256,12 +258,15 @@ FIXED: Mapping[str, list[tuple[str, str]]] = {
         ("query of a request", _bytes(query.MAX_QUERY_BYTES)),
         ("over TCP: connections", f"{http.MAX_TCP_CONNECTIONS}"),
         ("over TCP: bodies in all that are taken whole, at once", _bytes(bodies.MAX_BYTES)),
+        ("those of one deployment, and its runs at once", "half"),
+        ("over TCP: requests of one deployment at once", f"{visits.MOST_OF_ONE}"),
+        ("over TCP: a body that stands still", _seconds(visits.PIECE_SECONDS)),
         ("over TCP: head of a request", _HEAD),
         ("over TCP: requests that a connection sends ahead", f"{http.MAX_WAITING}"),
         ("requests under way when a station ends", f"{_seconds(http.GRACEFUL_SECONDS)}"),
         ("an Idempotency-Key", "1 to 255 visible ASCII characters"),
         ("answers kept under one: how long", _seconds(answers.KEPT_SECONDS)),
-        ("how many of them, how large in all", f"{answers.MAX_ANSWERS:,}, {_bytes(answers.MAX_BYTES)}"),
+        ("how many, how large in all, of one deployment", f"{answers.MAX_ANSWERS:,}, {_bytes(answers.MAX_BYTES)}"),
         ("one that is kept, and not only that it was given", f"up to {_bytes(answers.MAX_ANSWER_BYTES)}"),
     ],
 }

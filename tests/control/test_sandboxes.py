@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from station.core.errors import (
     Unavailable,
 )
 from station.core.ids import uid_of
-from station.core.records import BoxRef, SandboxRecord
+from station.core.records import BoxRef, Owner, SandboxRecord
 from station.core.spec import Limits, Mount
 from station.core.states import State
 from station.core.wire import OpenRequest
@@ -356,6 +357,17 @@ async def test_of_many_new_names_at_once_none_is_one_too_many(world: World) -> N
     assert (await sandboxes.open(OpenRequest(kept.name)))[1] is False
     await sandboxes.delete(kept.uid)
     assert (await sandboxes.open(OpenRequest("another")))[1] is True
+
+
+async def test_how_many_sandboxes_all_have_is_told_to_the_operator_alone(world: World) -> None:
+    sandboxes = world.station(max_sandboxes=1)
+    await sandboxes.open(OPEN)
+    with pytest.raises(LimitReached, match=r"sandbox\.max_sandboxes is 1") as told:
+        await sandboxes.open(OpenRequest("b"))
+    assert (told.value.detail["limit"], told.value.detail["current"]) == (1, 1)
+    with pytest.raises(LimitReached, match=r"sandbox\.max_sandboxes") as told:
+        await sandboxes.open(OpenRequest("b"), Owner(deployment="dep"))
+    assert not re.search(r"\d", str(told.value.to_body()))
 
 
 async def test_a_failed_create_gives_its_place_back(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant
 
 OWNERS = "tests/server/test_ownership.py"
+VISITS = "tests/server/test_visits.py"
 TOKENS = "tests/server/test_tokens.py"
 IDENTITY = "tests/core/test_identity.py"
 ALGORITHM = f"{TOKENS}::test_hd_a01_no_token_chooses_its_algorithm_or_its_key"
@@ -88,6 +89,60 @@ ACCESS: tuple[Mutant, ...] = (
         "what is opened while a deployment is deleted outlives it",
         (py("server/access/deployments", "return 0 if deployment is None or deployment.going else", "return"),),
         (f"{OWNERS}::test_what_is_claimed_while_a_deployment_goes_does_not_outlive_it",),
+    ),
+    Mutant(
+        "token-at-the-end",
+        "a key that is revoked while a body is on its way makes the next key",
+        (py("server/access/visits", "                self._still()\n", ""),),
+        (
+            f"{VISITS}::test_a_key_that_is_revoked_within_a_body_makes_no_other",
+            f"{VISITS}::test_a_token_of_an_old_generation_stores_nothing_that_it_had_begun",
+        ),
+    ),
+    Mutant(
+        "runs-of-a-deployment",
+        "a run without an id goes on when its deployment is deleted",
+        (py("worker/runs", "if run.key[0] == deployment and not", "if run.request.id and not"),),
+        (f"{VISITS}::test_runs_end_with_their_deployment",),
+    ),
+    Mutant(
+        "work-of-a-deployment",
+        "what is just being made for a deployment outlives it",
+        (py("server/api/routes_access", "    await station.access.visits.end(owner.deployment)\n", ""),),
+        (f"{VISITS}::test_what_is_just_being_made_for_a_deployment_does_not_outlive_it",),
+    ),
+    Mutant(
+        "requests-of-one",
+        "one deployment takes every connection of the listener",
+        (py("server/access/visits", "guest.over_tcp >= self.most", "guest.over_tcp < 0"),),
+        (f"{VISITS}::test_requests_of_one_deployment_are_bounded_and_of_nobody_else",),
+    ),
+    Mutant(
+        "bodies-that-stand-still",
+        "a body that never ends keeps its connection and its room",
+        (py("server/access/visits", "if self._over_tcp and not self._whole else None", "if False else None"),),
+        (f"{VISITS}::test_a_body_that_stands_still_has_an_end_and_what_works_has_none",),
+    ),
+    Mutant(
+        "bodies-of-one",
+        "the bodies of one deployment keep out those of all others",
+        (py("server/net/bodies", "if self._of[deployment] + size > self._most // 2:", "if False:"),),
+        ("tests/server/test_http_bounds.py::test_bodies_of_one_deployment_have_half_and_leave_the_rest",),
+    ),
+    Mutant(
+        "runs-of-one",
+        "the runs of one deployment stand before those of all others",
+        (py("worker/fair", "if deployment == Owner.deployment:", "if True:"),),
+        ("tests/worker/test_fair.py::test_one_deployment_has_half_of_the_room_and_the_operator_all_of_it",),
+    ),
+    Mutant(
+        "results-of-one",
+        "the runs of one deployment make those of another forgotten, so that a retry runs them twice",
+        (
+            py("worker/runs", "newer[key[0]] += 1", 'newer[""] += 1'),
+            py("worker/runs", "newer[key[0]] > KEPT_RESULTS", 'newer[""] > KEPT_RESULTS'),
+        ),
+        ("tests/worker/test_runs.py::test_results_of_one_deployment_make_nobody_elses_forgotten",),
     ),
     Mutant(
         "rate-of-opens",

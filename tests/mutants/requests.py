@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant
 
 ONCE = "tests/server/test_idempotency.py"
+ANSWERS = "tests/store/test_answers.py"
+FILES = "tests/store/test_files.py"
+UPLOADS = "tests/store/test_uploads.py"
 LOGS = "tests/server/test_logs.py"
 PROBES = "tests/server/test_probes.py"
 OPENAPI = "tests/server/test_openapi.py"
@@ -45,6 +48,36 @@ REQUESTS: tuple[Mutant, ...] = (
         "an API key, told once, stands in the answers that are kept",
         (py("server/api/idempotency", "if again is Again.ANSWER else None", "if True else None"),),
         (f"{ONCE}::test_a_secret_is_told_once_and_kept_nowhere",),
+    ),
+    Mutant(
+        "answers-of-each-owner",
+        "one deployment makes another's work happen twice: its answers push the other's out",
+        (py("store/answers", 'given WHERE account = ? AND deployment = ? "', 'given WHERE length(?) + length(?) "'),),
+        (f"{ANSWERS}::test_nobody_takes_the_place_of_anothers_answer",),
+    ),
+    Mutant(
+        "done-is-told",
+        "what was done is told as failed, and done again, where its answer cannot be kept",
+        (py("server/api/idempotency", "await keeping\n    except StationError", "await keeping\n    except KeyError"),),
+        (f"{ONCE}::test_what_was_done_is_answered_as_it_was_also_where_its_answer_cannot_be_kept",),
+    ),
+    Mutant(
+        "room-of-each-owner",
+        "a deployment learns whether another has a content: storing it takes no room then",
+        (
+            py(
+                "store/catalog",
+                "WHERE checksum = ? AND account = ? AND deployment = ? LIMIT 1",
+                "WHERE checksum = ? AND length(?) AND length(?) LIMIT 1",
+            ),
+        ),
+        (f"{FILES}::test_equal_contents_of_an_owner_take_their_room_once_and_stay_until_the_last_key_goes[directory]",),
+    ),
+    Mutant(
+        "announced-share",
+        "uploads that a deployment has announced fill the store, and no byte has come",
+        (py("store/uploads", "if announced + size > self._most_each:", "if False:"),),
+        (f"{UPLOADS}::test_what_a_deployment_has_announced_leaves_room_for_others",),
     ),
     Mutant(
         "log-json",

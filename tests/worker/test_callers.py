@@ -173,19 +173,21 @@ async def test_a_run_that_is_cancelled_in_the_moment_it_comes_tells_who_waits(ru
     assert runs._by_id == {}
 
 
-def test_the_newest_are_remembered_and_no_more_than_the_bound() -> None:
+def test_the_newest_of_each_are_remembered_and_no_more_than_the_bound() -> None:
     clock = Clock()
     noted = CancelledAhead(clock, seconds=60, most=3)
+    noted.note(("other", "0"))
     for number in range(5):
-        noted.note(number)
+        noted.note(("one", f"{number}"))
         clock.now += 1
-    assert [number in noted for number in range(5)] == [False, False, True, True, True]
-    noted.note(2)  # again: it is the newest now
-    noted.note(5)
-    assert [number in noted for number in range(6)] == [False, False, True, False, True, True]
+    assert [("one", f"{number}") in noted for number in range(5)] == [False, False, True, True, True]
+    noted.note(("one", "2"))  # again: it is the newest now
+    noted.note(("one", "5"))
+    assert [("one", f"{number}") in noted for number in range(6)] == [False, False, True, False, True, True]
+    assert ("other", "0") in noted, "another's do not take its place"
     clock.now += 60
-    assert 5 not in noted
-    assert len(noted) == 0
+    assert ("one", "5") not in noted
+    assert (len(noted), noted._noted) == (0, {}), "nothing is kept of who has none"
 
 
 # ── left by all ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -168,6 +168,33 @@ async def test_a_retry_joins_while_it_runs_and_afterwards(runs: Runs, backend: R
         await runs.run(python("other", id="prc_1"))
 
 
+async def test_results_of_one_deployment_make_nobody_elses_forgotten(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("station.worker.runs.KEPT_RESULTS", 2)
+    code = "import os; print(os.urandom(8).hex())"
+    first = await runs.run(python(code, id="prc_1"), "dep_a")
+    for number in range(4):
+        await runs.run(python(code, id=f"prc_{number}"), "dep_b")
+    assert await runs.run(python(code, id="prc_1"), "dep_a") == first
+    assert [number for number in range(4) if ("dep_b", f"prc_{number}") in runs._by_id] == [2, 3], "its own"
+
+
+async def test_a_run_without_an_id_ends_with_its_caller_and_with_its_deployment(runs: Runs) -> None:
+    endless = python("import time\ntime.sleep(600)")
+    control = asyncio.create_task(runs.run(endless))
+    left, ended = (asyncio.create_task(runs.run(endless, "dep_a")) for _ in range(2))
+    await eventually(lambda: sum(one.process is not None for one in runs.running()) == 3)
+    left.cancel()
+    await eventually(lambda: len(runs.running()) == 2)
+    runs.cancel_all("dep_a")
+    assert (await ended).ending.kind is EndingKind.CANCELLED
+    assert [key[0] for key in runs._by_id] == ["local"], "nothing is kept of what nobody can join"
+    control.cancel()
+    await asyncio.wait([control])
+    assert runs._by_id == {}
+
+
 async def test_who_stops_waiting_can_join_again(runs: Runs) -> None:
     request = python("print('done')", id="prc_1")
     waiting = asyncio.ensure_future(runs.run(request))

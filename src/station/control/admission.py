@@ -40,7 +40,7 @@ class Admission:
             return
         async with self.turn:
             self._check_own(owner)
-            await self._check_all()
+            await self._check_all(owner)
             yield
 
     def _check_own(self, owner: Owner) -> None:
@@ -53,12 +53,17 @@ class Admission:
                 current=taken,
             )
 
-    async def _check_all(self) -> None:
+    async def _check_all(self, owner: Owner) -> None:
         if self._most is None:
             return
         found = await self._registry.list()
         taken = sum(record.state is not State.TOMBSTONE for record in found.records) + len(found.damaged)
         if taken >= self._most:
+            if owner != Owner():  # how many others have is not theirs to know
+                raise LimitReached(
+                    "this station has as many sandboxes as sandbox.max_sandboxes lets it have; ask again later",
+                    setting="sandbox.max_sandboxes",
+                )
             raise LimitReached(
                 f"there are {taken} sandboxes, and sandbox.max_sandboxes is {self._most}; delete one, or raise it",
                 setting="sandbox.max_sandboxes",

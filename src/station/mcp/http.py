@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -37,6 +38,7 @@ ANSWER_BYTES = 1_000_000
 """Of one answer: httpx2, which the Python clients are built on, takes no larger event than 1 MiB."""
 _SESSION = "mcp-session-id"
 _CALLERS = 64
+_CLIENTS = 32
 
 
 @asynccontextmanager
@@ -45,8 +47,7 @@ async def app(home: Path) -> AsyncIterator[ASGIApp]:
     # At info it tells of every request, as a session that begins and ends.
     logging.getLogger("mcp").setLevel(logging.WARNING)
     # Started by nobody but its owner: a late call while this one ends must not begin another.
-    async with AsyncExitStack() as clients:
-        callers = Callers(lambda acts_for: _client(home, acts_for, clients))
+    async with aclosing(Callers(lambda acts_for: AsyncClient(home, start=False, acts_for=acts_for))) as callers:
         cancellable = Cancellable()
         server = build(callers.of)
         server.middleware.append(cancellable)
@@ -55,48 +56,75 @@ async def app(home: Path) -> AsyncIterator[ASGIApp]:
         )
         manager = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY_BYTES)
         async with manager.run():
-            yield _face(manager.handle_request)
-
-
-def _client(home: Path, acts_for: str | None, clients: AsyncExitStack) -> AsyncClient:
-    client = AsyncClient(home, start=False, acts_for=acts_for)
-    clients.push_async_callback(client.close)
-    return client
+            yield _face(manager.handle_request, callers)
 
 
 class Callers:
-    """Who calls, told from the request."""
+    """Who calls, told from the request. Ended by `aclose`."""
 
-    def __init__(self, connect: Callable[[str | None], AsyncClient]) -> None:
-        """`connect`: a client that acts for a deployment, or for the operator (`None`)."""
+    def __init__(self, connect: Callable[[str | None], AsyncClient], *, most: int = _CLIENTS) -> None:
+        """`connect`: a client that acts for a deployment, or for the operator (`None`). `most`: how many of them are
+        kept beside those that are just used."""
         self._connect = connect
+        self._most = most
         self._clients: dict[str | None, AsyncClient] = {}
+        """The last one that was used is the last here."""
+        self._calls: Counter[str | None] = Counter()
+        """Under way."""
         self._known: dict[tuple[str | None, Scope], Caller] = {}
+
+    async def aclose(self) -> None:
+        """Repeating is no error."""
+        self._known.clear()
+        while self._clients:
+            await self._clients.popitem()[1].close()
+
+    @asynccontextmanager
+    async def calling(self, scope: AsgiScope) -> AsyncIterator[None]:
+        """Within, what `of` tells of that request stays good."""
+        deployment = _deployment(scope)
+        self._calls[deployment] += 1
+        try:
+            yield
+        finally:
+            self._calls[deployment] -= 1
+            if not self._calls[deployment]:
+                del self._calls[deployment]
+            await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        while len(idle := [deployment for deployment in self._clients if deployment not in self._calls]) > self._most:
+            self._known = {key: caller for key, caller in self._known.items() if key[0] != idle[0]}
+            await self._clients.pop(idle[0]).close()
 
     def of(self, context: Context) -> Caller:
         """Raises InvalidInput for a name in the address that no sandbox can have."""
         request = context.request
         assert request is not None, "every call over HTTP has its request"
-        principal = _principal(request.scope)
-        deployment = principal.owner.deployment if principal.is_deployment else None
-        key = deployment, Scope.of_principal(principal.tag, _sandbox_of(request.scope))
+        deployment = _deployment(request.scope)
+        key = deployment, Scope.of_principal(_principal(request.scope).tag, _sandbox_of(request.scope))
         caller = self._known.get(key)
+        client = self._client(deployment)
         if caller is None:
             while len(self._known) >= _CALLERS:
                 del self._known[next(iter(self._known))]
-            caller = self._known[key] = Caller(self._client(deployment), key[1], answer_bytes=ANSWER_BYTES)
+            caller = self._known[key] = Caller(client, key[1], answer_bytes=ANSWER_BYTES)
         return caller
 
     def _client(self, deployment: str | None) -> AsyncClient:
-        # One for each that there is: its connections end by themselves when nobody calls.
-        if deployment not in self._clients:
-            self._clients[deployment] = self._connect(deployment)
-        return self._clients[deployment]
+        client = self._clients.pop(deployment) if deployment in self._clients else self._connect(deployment)
+        self._clients[deployment] = client
+        return client
 
 
 def _principal(scope: AsgiScope) -> Principal:
     principal: Principal = scope["state"]["principal"]
     return principal
+
+
+def _deployment(scope: AsgiScope) -> str | None:
+    principal = _principal(scope)
+    return principal.owner.deployment if principal.is_deployment else None
 
 
 class Cancellable:
@@ -149,7 +177,7 @@ def _sandbox_of(scope: AsgiScope) -> str | None:
     return names[0] if names else None
 
 
-def _face(inner: ASGIApp) -> ASGIApp:
+def _face(inner: ASGIApp, callers: Callers) -> ASGIApp:
     async def face(scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             # There is no stream of its own and nothing to end: the revision without sessions asks for this answer too.
@@ -163,6 +191,7 @@ def _face(inner: ASGIApp) -> ASGIApp:
                 MutableHeaders(scope=message)[_SESSION] = secrets.token_hex(16)
             await send(message)
 
-        await inner(scope, receive, with_session)
+        async with callers.calling(scope):
+            await inner(scope, receive, with_session)
 
     return face

@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS files (
 CREATE INDEX IF NOT EXISTS by_checksum ON files (checksum);
 CREATE INDEX IF NOT EXISTS by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 """
-Removed: TypeAlias = Sequence[tuple[str, int]]
-"""Checksum and size, of each key that is gone."""
+Removed: TypeAlias = Sequence[tuple[Owner, str, int]]
+"""Owner, checksum and size, of each key that is gone."""
 _COLUMNS = "key, size, content_type, checksum, created_at, expires_at, metadata"
 
 
@@ -77,16 +77,23 @@ class Catalog:
         """Whether any key of any owner has that content."""
         return self._db.execute("SELECT 1 FROM files WHERE checksum = ? LIMIT 1", (checksum,)).fetchone() is not None
 
+    def has(self, owner: Owner, checksum: str) -> bool:
+        """Whether any key of his has that content."""
+        query = "SELECT 1 FROM files WHERE checksum = ? AND account = ? AND deployment = ? LIMIT 1"
+        return self._db.execute(query, (checksum, owner.account, owner.deployment)).fetchone() is not None
+
     def totals(self) -> tuple[int, int]:
-        """Keys, and the bytes of distinct contents. Looks at every row: to be asked once."""
+        """Keys, and the bytes of distinct contents of each owner. Looks at every row: to be asked once."""
         (files,) = self._db.execute("SELECT count(*) FROM files").fetchone()
         (used,) = self._db.execute(
-            "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT checksum, size FROM files)"
+            "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT account, deployment, checksum, size FROM files)"
         ).fetchone()
         return files, used
 
     def _removed(self, where: str, *values: object) -> Removed:
-        return self._db.execute(f"DELETE FROM files WHERE {where} RETURNING checksum, size", values).fetchall()  # noqa: S608
+        returned = "RETURNING account, deployment, checksum, size"
+        rows = self._db.execute(f"DELETE FROM files WHERE {where} {returned}", values)  # noqa: S608
+        return [(Owner(account, deployment), checksum, size) for account, deployment, checksum, size in rows]
 
 
 def _file(row: tuple[str, int, str, str, float, float | None, str]) -> StoredFile:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -151,7 +151,7 @@ class DirectoryFiles:
         )
         before = self._catalog.get(owner, key)
         self._quota.check_key(key, before, may_replace)
-        is_new = not self._catalog.is_named(file.checksum)
+        is_new = not self._catalog.has(owner, file.checksum)
         with self._between(), self._catalog.transaction():
             # Also over a blob that is there: it may have been damaged since, and this one is known to be good.
             incoming.move(self._blob(file.checksum))
@@ -160,7 +160,7 @@ class DirectoryFiles:
         if before is None:
             self._quota.files += 1
         else:
-            self._quota.used -= self._drop_unnamed([(before.checksum, before.size)])
+            self._let_go([(owner, before.checksum, before.size)])
         return file
 
     def _living(self, owner: Owner, key: str, now: float) -> StoredFile | None:
@@ -171,12 +171,18 @@ class DirectoryFiles:
             with self._catalog.transaction():
                 removed = rows()
             self._quota.files -= len(removed)
-            self._quota.used -= self._drop_unnamed(removed)
+            self._let_go(removed)
             return len(removed)
 
         return await self._run(removed)
 
-    def _drop_unnamed(self, contents: Removed) -> int:
+    def _let_go(self, removed: Removed) -> None:
+        self._quota.used -= sum(
+            size for owner, checksum, size in set(removed) if not self._catalog.has(owner, checksum)
+        )
+        self._drop_unnamed((checksum, size) for _, checksum, size in removed)
+
+    def _drop_unnamed(self, contents: Iterable[tuple[str, int]]) -> int:
         """Bytes that no key names any more. After the catalogue: a crash leaves a blob too many, never one too few."""
         freed = 0
         with self._between():
@@ -213,8 +219,8 @@ class DirectoryFiles:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Foreign errors become ours here and nowhere else."""
-        full = f"the disk is full: no room in the file store {self._path}"
-        unusable = f"the file store {self._path} cannot be used"
+        full = "the disk is full: no room in the file store"
+        unusable = "the file store cannot be used"
         try:
             return work()
         except sqlite3.Error as error:

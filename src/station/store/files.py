@@ -40,7 +40,7 @@ class Room:
 
     files: int
     used_bytes: int
-    """Of distinct contents: one that is stored under two keys counts once."""
+    """Of distinct contents: one that an owner has under two keys counts once, one that two owners have twice."""
     limit_bytes: int
 
 

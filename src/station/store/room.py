@@ -16,7 +16,8 @@ class Quota:
     def __init__(self, *, max_file_bytes: int, max_bytes: int) -> None:
         self._max_file_bytes, self._max_bytes = max_file_bytes, max_bytes
         self.files = self.used = 0
-        """Keys, and the bytes of distinct contents: whoever stores keeps them true."""
+        """Keys, and the bytes of distinct contents of each owner: whoever stores keeps them true. Whether a content
+        takes room must not depend on what others have, who would learn of it."""
         self._coming = 0
         """Bytes under way, which have taken their room."""
 
@@ -49,12 +50,10 @@ class Quota:
             raise StorageFull(f"the file store has {MAX_FILES} files, which is the most; delete some", limit=MAX_FILES)
 
     def _check_room(self, size: int) -> None:
+        # No figures: of all owners they are the operator's alone, who asks `room`.
         if self.used + self._coming + size > self._max_bytes:
             raise StorageFull(
-                f"the file store has no room: {self.used} of {self._max_bytes} bytes are used, {self._coming} are "
-                "coming; delete files, or raise files.max_bytes",
-                used_bytes=self.used,
-                limit_bytes=self._max_bytes,
+                "the file store has no room for it; delete files, or raise files.max_bytes", setting="files.max_bytes"
             )
 
 

@@ -36,6 +36,7 @@ from station.core.wire import DIGEST_BYTES
 from station.durable import is_full, sync_directory, write_all, write_private
 
 from .files import Facts, FileStore
+from .room import GIB
 from .threads import in_thread
 
 T = TypeVar("T")
@@ -44,6 +45,9 @@ KEPT_SECONDS = 86400.0
 """How long an upload waits for its next piece."""
 MAX_UPLOADS, MAX_UPLOADS_EACH = 256, 64
 """Of all, and of one deployment: it must not take the others' places."""
+SHARE_EACH = 4
+"""What one deployment has announced and not finished is at most one in so many bytes of the store's room: it has taken
+them, also where none has come."""
 _ID = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}")
 _READ_BYTES = 1 << 20
 
@@ -51,17 +55,21 @@ _READ_BYTES = 1 << 20
 class Uploads:
     """Those of one station, below one directory."""
 
-    def __init__(self, path: Path, store: FileStore, *, now: Callable[[], float]) -> None:
+    def __init__(self, path: Path, store: FileStore, *, now: Callable[[], float], max_bytes: int = 10 * GIB) -> None:
+        """`max_bytes`: what the store may have."""
         self._path = path
         self._store = store
         self._now = now
+        self._most_each = max_bytes // SHARE_EACH
+        self._turn = asyncio.Lock()
+        """Of who begins one: counting and making are one step."""
         self._busy: set[str] = set()
         for size in self._announced().values():
             store.reserve(size, anyway=True)
 
     async def begin(self, owner: Owner, key: str, facts: Facts) -> Upload:
         """Raises InvalidInput without size and checksum, StorageFull where the store has no room for it, LimitReached
-        where too many have begun and none has ended."""
+        where too many, or too large ones of one deployment, have begun and not ended."""
         if facts.size is None or facts.checksum is None or not re.fullmatch(r"[0-9a-fA-F]{64}", facts.checksum):
             raise InvalidInput("an upload in pieces announces its size and its SHA-256 in hex", field="checksum")
         upload = Upload(new_id("upl", self._now()), key, facts.size, facts.checksum.lower())
@@ -69,7 +77,8 @@ class Uploads:
         self._store.reserve(upload.size)
         begun = False
         try:
-            await in_thread(_guarded, lambda: self._write(owner, upload.id, document))
+            async with self._turn:
+                await in_thread(_guarded, lambda: self._begin(owner, upload, document))
             begun = True
         finally:
             if not begun:
@@ -128,9 +137,9 @@ class Uploads:
             self._store.release(upload.size)
 
     async def abort_all(self, owner: Owner) -> None:
-        """Nothing is left of any of his that is not just being written."""
+        """Nothing is left of any of his. Raises Busy where one is just being written: whoever does that goes first."""
         for upload_id in await in_thread(_guarded, lambda: self._of(owner)):
-            with suppress(NotFound, Busy):
+            with suppress(NotFound):
                 await self.abort(owner, upload_id)
 
     async def sweep(self) -> int:
@@ -149,15 +158,30 @@ class Uploads:
 
     # ── on a thread ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, owner: Owner, upload_id: str, document: object) -> None:
+    def _begin(self, owner: Owner, upload: Upload, document: object) -> None:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sum(1 for _ in self._path.glob("upl_*.json")) >= MAX_UPLOADS:
             raise LimitReached(f"{MAX_UPLOADS} uploads have begun and not ended; end some", limit=MAX_UPLOADS)
-        if owner != Owner() and len(self._of(owner)) >= MAX_UPLOADS_EACH:
+        if owner != Owner():
+            self._check_own(self._of(owner), upload.size)
+        (self._path / f"{upload.id}.part").touch(mode=0o600, exist_ok=False)
+        write_private(self._path / f"{upload.id}.json", json.dumps(document).encode())
+        self._touch(upload.id)
+
+    def _check_own(self, begun: list[str], size: int) -> None:
+        """Whether a deployment that has begun those may begin one more."""
+        if len(begun) >= MAX_UPLOADS_EACH:
             raise LimitReached(f"{MAX_UPLOADS_EACH} uploads of yours have begun and not ended", limit=MAX_UPLOADS_EACH)
-        (self._path / f"{upload_id}.part").touch(mode=0o600, exist_ok=False)
-        write_private(self._path / f"{upload_id}.json", json.dumps(document).encode())
-        self._touch(upload_id)
+        announced = sum(self._size(upload_id) for upload_id in begun)
+        if announced + size > self._most_each:
+            raise LimitReached(
+                f"the unfinished uploads of a deployment have at most {self._most_each} bytes together, a quarter "
+                "of files.max_bytes; end some, or store the file in one piece",
+                retryable=size <= self._most_each,
+                setting="files.max_bytes",
+                limit=self._most_each,
+                current=announced,
+            )
 
     def _idle(self, since: float) -> dict[str, int]:
         """By id the bytes that have come. A part without a record is what a crash has left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LEFT_SECONDS = 10.0
@@ -75,7 +75,7 @@ class Callers:
 
 class CancelledAhead:
     """Ids that were cancelled before anything was known of them: a cancellation, which comes on a connection of its
-    own, may overtake what it is meant for. Each is remembered for a minute, the newest `most` of them."""
+    own, may overtake what it is meant for. Each is remembered for a minute, the newest `most` of whoever gave them."""
 
     def __init__(
         self, clock: Callable[[], float], *, seconds: float = CANCELLED_SECONDS, most: int = MOST_CANCELLED
@@ -83,25 +83,31 @@ class CancelledAhead:
         self._clock = clock
         self._seconds = seconds
         self._most = most
-        self._noted: dict[Hashable, float] = {}
-        """When, oldest first."""
+        self._noted: dict[str, dict[str, float]] = {}
+        """By whose they are; when, oldest first."""
 
-    def note(self, key: Hashable) -> None:
-        self._noted.pop(key, None)
-        self._noted[key] = self._clock()
+    def note(self, key: tuple[str, str]) -> None:
+        """`key`: whose it is, and the id that this one gave."""
+        whose, name = key
+        noted = self._noted.setdefault(whose, {})
+        noted.pop(name, None)
+        noted[name] = self._clock()
         self._forget_old()
 
-    def __contains__(self, key: Hashable) -> bool:
+    def __contains__(self, key: tuple[str, str]) -> bool:
         self._forget_old()
-        return key in self._noted
+        return key[1] in self._noted.get(key[0], ())
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return sum(len(noted) for noted in self._noted.values())
 
     def _forget_old(self) -> None:
-        oldest = self._clock() - self._seconds
-        while self._noted:
-            key, at = next(iter(self._noted.items()))
-            if at > oldest and len(self._noted) <= self._most:
-                return
-            del self._noted[key]
+        until = self._clock() - self._seconds
+        for whose, noted in list(self._noted.items()):
+            while noted:
+                name, at = next(iter(noted.items()))
+                if at > until and len(noted) <= self._most:
+                    break
+                del noted[name]
+            if not noted:
+                del self._noted[whose]

@@ -6,12 +6,14 @@ import asyncio
 import os
 import posixpath
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from station.core.endings import Ending, EndingKind
 from station.core.errors import BoxLost, Conflict, InvalidInput, StationError, TooLarge
+from station.core.ids import new_id
 from station.core.interpreters import INTERPRETERS
 from station.core.paths import TMP, WORKSPACE, SandboxPath, decode_name, resolve
 from station.core.records import Owner
@@ -23,6 +25,7 @@ from station.guest.packs import END, Entry
 from .artifacts import collect
 from .callers import LEFT_SECONDS, Callers, CancelledAhead
 from .commands import GRACE_SECONDS, check_id
+from .fair import FairRoom
 from .headtail import MemoryOutput
 from .live import isolation_of
 from .meter import Meter
@@ -37,10 +40,11 @@ if TYPE_CHECKING:
     from .live import LiveBox
 
 Key: TypeAlias = tuple[str, str]
-"""Of a run: the deployment that asked for it, and the id that this one gave it."""
+"""Of a run: the deployment that asked for it, and the id that this one gave it, else one that is ours alone."""
 
 KEPT_SECONDS = 300.0
 KEPT_RESULTS = 64
+"""Of each deployment: none can make another's forgotten."""
 MAX_FILES = 1000
 _GIVEN_UP = "the run was given up before its program began or ended"
 
@@ -48,8 +52,7 @@ _GIVEN_UP = "the run was given up before its program began or ended"
 class RunProgram:
     """The program of a run, while it runs: what the memory watchdog sees."""
 
-    def __init__(self, live: LiveBox, started_at: float, request: RunRequest, key: Key | None) -> None:
-        """`key`: `None` for a run without an id, which nobody can join or cancel."""
+    def __init__(self, live: LiveBox, started_at: float, request: RunRequest, key: Key) -> None:
         self.live = live
         self.key = key
         self.started_at = started_at
@@ -93,13 +96,14 @@ class Runs:
         meter: Meter | None = None,
     ) -> None:
         """`spec_of`: the spec of a request, checked by its backend; raises what is to be refused. `max_running`: how
-        many run at once (`None`: 4 for each core), the rest waits in order. `timeout_seconds`: of a run that names
-        none. `left_seconds`, by `clock`: when a run ends that was to end once nobody waits for it."""
+        many run at once (`None`: 4 for each core), of one deployment half of them; the rest waits in order.
+        `timeout_seconds`: of a run that names none. `left_seconds`, by `clock`: when a run ends that was to end once
+        nobody waits for it."""
         self._pool = pool
         self._spec_of = spec_of
         self._now = now
         self._meter = meter or Meter()
-        self._room = asyncio.Semaphore(max_running or 4 * (os.cpu_count() or 1))
+        self._room = FairRoom(max_running or 4 * (os.cpu_count() or 1))
         self._timeout_seconds = timeout_seconds
         self._kept_seconds = kept_seconds
         self._left_seconds = left_seconds
@@ -136,10 +140,20 @@ class Runs:
         if self._tasks.closed:
             raise BoxLost("the station is stopping")
         if key is None:
-            return await self._execute(request)
+            return await self._unnamed(request, deployment)
         if key in self._cancelled:
             raise Conflict(f"{request.id} was cancelled before it began; nothing ran", field="id")
         return await _result(self._begin(key, request))
+
+    async def _unnamed(self, request: RunRequest, deployment: str) -> RunResult:
+        """Its caller's alone: nobody can join it, and it ends with the call."""
+        run = self._begin((deployment, new_id("run", self._now())), request)
+        try:
+            return await _result(run)
+        finally:
+            if not run.result.done():
+                run.abandon()
+            self._drop(run)
 
     def _begin(self, key: Key, request: RunRequest) -> _Run:
         def left() -> None:
@@ -163,7 +177,7 @@ class Runs:
             self._cancelled.note((deployment, check_id(run_id)))  # its request may still come, or come again
 
     def cancel_all(self, deployment: str) -> None:
-        """Ends those runs of the deployment that have an id, as `cancel` does; what else it runs is its callers'."""
+        """Ends all runs of the deployment, as `cancel` does."""
         for run in [run for run in self._by_id.values() if run.key[0] == deployment and not run.result.done()]:
             self._end(run)
 
@@ -196,23 +210,29 @@ class Runs:
         if run.result.done():
             return
         run.callers.stop()
-        self._by_id = {key: other for key, other in self._by_id.items() if other is not run}
+        self._drop(run)
         run.result.set_exception(error)
         run.result.exception()  # whoever waited may have gone
+
+    def _drop(self, run: _Run) -> None:
+        if self._by_id.get(run.key) is run:
+            del self._by_id[run.key]
 
     def _forget_old(self) -> None:
         ended = sorted((run.ended_at, key) for key, run in self._by_id.items() if run.ended_at is not None)
         deadline = self._now() - self._kept_seconds
-        for newer, (at, key) in enumerate(reversed(ended)):
-            if newer >= KEPT_RESULTS or at < deadline:
+        newer: Counter[str] = Counter()
+        for at, key in reversed(ended):
+            newer[key[0]] += 1
+            if newer[key[0]] > KEPT_RESULTS or at < deadline:
                 del self._by_id[key]
 
-    async def _execute(self, request: RunRequest, key: Key | None = None) -> RunResult:
+    async def _execute(self, request: RunRequest, key: Key) -> RunResult:
         files = packs_of(request)
         request = replace(request, timeout_seconds=request.timeout_seconds or self._timeout_seconds)
         spec = await self._spec_of(request)
         with self._meter.running(spec.backend) as ended:
-            async with self._room:
+            async with self._room.one(key[0]):
                 claim = await self._pool.claim(spec)
                 try:
                     result = await self._in_box(claim, request, files, key)
@@ -221,9 +241,7 @@ class Runs:
             ended(result.ending)
         return result
 
-    async def _in_box(
-        self, claim: Claim, request: RunRequest, files: Mapping[str, bytes], key: Key | None
-    ) -> RunResult:
+    async def _in_box(self, claim: Claim, request: RunRequest, files: Mapping[str, bytes], key: Key) -> RunResult:
         live = claim.live
         for root, pack in files.items():
             await live.files.unpack(SandboxPath(root, "."), pack)

@@ -16,6 +16,7 @@ from .deployments import Deployments
 from .keys import PREFIX, Keys
 from .limits import Rate
 from .tokens import Ring
+from .visits import Visits
 
 
 class Access:
@@ -34,6 +35,7 @@ class Access:
         self._operator = b""
         """Empty: TCP is not answered."""
         bounds = settings.access
+        self.visits = Visits()
         self.keys = Keys(documents, now)
         self.deployments = Deployments(
             documents,

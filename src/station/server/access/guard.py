@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from station.core.access import ACTS_FOR
 from station.core.errors import Misdirected, Refused, StationError
@@ -20,6 +20,8 @@ from station.core.identity import unauthenticated
 from station.core.principals import LOCAL, NOBODY, Action, Principal, check_may
 from station.core.wire import API
 from station.server.errors import answer
+
+from .visits import Visitor, Visits, last
 
 PRINCIPAL = "principal"
 """In the state of a request: a Principal."""
@@ -52,6 +54,10 @@ class Access(Protocol):
 
     def take(self, principal: Principal) -> None:
         """One more request over TCP. Raises LimitReached."""
+
+    @property
+    def visits(self) -> Visits:
+        """The requests under way."""
 
 
 def decide(headers: Headers, path: str, *, hosts: Collection[str], who: Callable[[bytes], Principal]) -> Principal:
@@ -124,7 +130,7 @@ def _all_of(form: re.Pattern[bytes], hosts: frozenset[bytes], values: list[bytes
 
 class Guard:
     """Around the app of the TCP listener. Of a request that it refuses no body is read, and who shows no token gets one
-    answer a connection: strangers keep none."""
+    answer a connection: strangers keep none. Whether the token holds is asked again with each piece of the body."""
 
     def __init__(
         self,
@@ -146,20 +152,25 @@ class Guard:
             principal = decide(scope["headers"], scope["path"], hosts=self._hosts, who=self._access.principal)
             if scope["path"] not in _ASK:
                 self._access.take(principal)
+            self._access.visits.check_room(principal)
         except StationError as error:
-            await answer(error, rpc=self._speaks_rpc(scope["path"]))(scope, receive, _last(send))
+            await answer(error, rpc=self._speaks_rpc(scope["path"]))(scope, receive, last(send))
             return
         scope.setdefault("state", {})[PRINCIPAL] = principal
-        await self._app(scope, receive, _last(send) if principal is NOBODY else send)
 
+        def still() -> None:
+            if principal is not NOBODY:
+                _known(scope["headers"], self._access.principal)
 
-def _last(send: Send) -> Send:
-    async def closing(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-        await send(message)
-
-    return closing
+        visitor = Visitor(
+            self._app,
+            self._access.visits,
+            principal.tag,
+            still,
+            over_tcp=True,
+            rpc=self._speaks_rpc(scope["path"]),
+        )
+        await visitor(scope, receive, last(send) if principal is NOBODY else send)
 
 
 def local(app: ASGIApp, access: Access) -> ASGIApp:
@@ -174,7 +185,11 @@ def local(app: ASGIApp, access: Access) -> ASGIApp:
             await answer(error)(scope, receive, send)
             return
         scope.setdefault("state", {})[PRINCIPAL] = principal
-        await app(scope, receive, send)
+        if principal is LOCAL:
+            await app(scope, receive, send)
+        else:
+            visitor = Visitor(app, access.visits, principal.tag, lambda: _there(scope, access), over_tcp=False)
+            await visitor(scope, receive, send)
 
     return known
 

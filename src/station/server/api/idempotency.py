@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -25,6 +26,8 @@ from station.server.requests import LARGE_BODY, read_body
 from station.store.answers import KEPT_SECONDS, Answers, Kept
 
 from .operation import Again, Call, Operation
+
+log = logging.getLogger(__name__)
 
 HEADER = b"idempotency-key"
 KEY = "station.idempotency_key"
@@ -49,15 +52,15 @@ class Once:
         no answer: who comes after it tries again.
 
         Raises InvalidInput for a key that is none, or where none is taken; Conflict for one of another request, and
-        where the answer is not kept; and what `work` raises.
+        where the answer is not kept; where the key cannot be written down, and nothing is done; and what `work` raises.
         """
-        again = request.operation.again
+        again, owner = request.operation.again, caller(request).owner
         name = _name(request)
         _check_taken(request.operation)
         raw = await read_body(request, LARGE_BODY)
         wanted = _digest(request.method.encode(), _target(request.scope), raw)
         async with self._turns.holding(name.hex()):
-            kept = await self._answers.begin(name, wanted, self._now())
+            kept = await self._answers.begin(owner, name, wanted, self._now())
             if kept is not None and kept.request != wanted:
                 raise Conflict(
                     f"this Idempotency-Key came with another request in the last {KEPT_SECONDS / 3600:g} hours; choose "
@@ -70,13 +73,21 @@ class Once:
                 response = await work(_replayed(raw, request.receive))
             except StationError as error:
                 if error.status < 500:
-                    await self._answers.forget(name)
+                    await _tried(self._answers.forget(name))
                 raise
             if again is not Again.JOINS:
                 body = bytes(response.body) if again is Again.ANSWER else None
-                media = response.headers.get("content-type")
-                await self._answers.keep(name, self._now(), status=response.status_code, media=media, body=body)
+                answer = Kept(wanted, response.status_code, response.headers.get("content-type"), body)
+                await _tried(self._answers.keep(owner, name, self._now(), answer))
             return response
+
+
+async def _tried(keeping: Awaitable[None]) -> None:
+    """What was done is answered as it was, also where that cannot be written down: only who asks again is not known."""
+    try:
+        await keeping
+    except StationError as error:
+        log.warning("what was answered under an Idempotency-Key is not kept: %s", error)
 
 
 def _given(kept: Kept) -> Response:

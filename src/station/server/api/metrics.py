@@ -75,7 +75,7 @@ def _families(station: Station, states: Mapping[str, int], *, files: int, used: 
     yield durations("box_create_seconds", "From the wish for a box to the first word of its guest.", meter.boxes)
     yield durations("run_seconds", "Runs, with their wait for a box, by how they ended.", meter.runs)
     yield gauge("stored_files", "Files in the file store.", files)
-    yield gauge("stored_bytes", "Bytes in the file store, equal contents once.", used)
+    yield gauge("stored_bytes", "Bytes in the file store, equal contents of one owner once.", used)
     yield gauge("stored_bytes_limit", "The most that may be in it.", most)
     answered = CounterMetricFamily("station_http_requests", "Requests answered.", labels=("method", "route", "status"))
     for (method, route, status), count in sorted(_by_class(traffic.answered).items()):

@@ -11,7 +11,7 @@ from station.core.access import (
     TokenMade,
     TokenRequest,
 )
-from station.core.errors import AlreadyExists, Conflict, NotFound, StorageFull
+from station.core.errors import AlreadyExists, Busy, Conflict, NotFound, StorageFull
 from station.core.wire import API
 
 from . import parameters as p
@@ -98,6 +98,6 @@ ACCESS: tuple[Operation, ...] = (
         summary="Delete a deployment; 409 where it has sandboxes or files, unless `force` takes them along.",
         query=(p.FORCE,),
         answers={204: None},
-        errors=_KNOWN,
+        errors=(*_KNOWN, Busy),
     ),
 )

@@ -51,7 +51,8 @@ async def rotate_tokens(station: Station, request: Request) -> Response:
 
 
 async def delete_deployment(station: Station, request: Call) -> Response:
-    """Its tokens first: what goes is not added to meanwhile. Where it stops half-way, a repeat goes on."""
+    """Its tokens first, and what it has asked for before: what goes is not added to meanwhile. Where it stops half-way,
+    a repeat goes on."""
     deployments, name = station.access.deployments, request.path_params["name"]
     if not request.query[p.FORCE]:
         await _check_empty(station, deployments.get(name))
@@ -59,6 +60,9 @@ async def delete_deployment(station: Station, request: Call) -> Response:
     station.runs.cancel_all(owner.deployment)
     for uid in await station.sandboxes.of(owner):
         await station.sandboxes.delete(uid)
+    await station.access.visits.end(owner.deployment)
+    # What such a request has begun, and does not end with it.
+    station.runs.cancel_all(owner.deployment)
     await station.uploads.abort_all(owner)
     for prefix in PREFIXES:
         await station.store.delete_below(owner, prefix)

@@ -71,8 +71,11 @@ async def open_(station: Station, request: Request) -> Response:
 
 
 async def check(station: Station, request: Request) -> Response:
+    """It may fetch what a box would need, and so counts as an open."""
+    principal = caller(request)
     station.check_code_mode()
-    wanted = _allowed(caller(request), await read_json(request, OpenRequest))
+    station.access.opens.take(principal)
+    wanted = _allowed(principal, await read_json(request, OpenRequest))
     return answers.one(await while_connected(request, station.would_be(wanted)))
 
 
@@ -117,8 +120,9 @@ async def cancel_run(station: Station, request: Request) -> Response:
 
 
 async def run(station: Station, request: Request) -> Response:
-    station.check_enabled()
     principal = caller(request)
+    station.check_enabled()
+    station.access.opens.take(principal)
     wanted = named(_allowed(principal, await read_json(request, RunRequest, LARGE_BODY)), request)
     return answers.one(await while_connected(request, station.runs.run(wanted, principal.owner.deployment)))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from station.core.errors import LimitReached
+from station.core.principals import Principal
 from station.core.wire import API
 from station.server.errors import answer
 from station.server.requests import LARGE_BODY
@@ -19,7 +21,8 @@ FREE_BYTES = 64 * 1024
 
 class Bodies:
     """Around the app of the TCP listener, within its guard. A body that would go over the bound is refused: before it
-    is read where its length is announced, else when that much has come. Each counts until its request is answered."""
+    is read where its length is announced, else when that much has come. Each counts until its request is answered.
+    Those of one deployment may have half of it."""
 
     def __init__(
         self, app: ASGIApp, *, most: int = MAX_BYTES, speaks_rpc: Callable[[str], bool] = lambda _path: False
@@ -27,38 +30,54 @@ class Bodies:
         self._app = app
         self._most = most
         self._speaks_rpc = speaks_rpc
+        self._of: Counter[str] = Counter()
+        """By deployment."""
         self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_taken_whole(scope):
             await self._app(scope, receive, send)
             return
-        share = _Share(self, receive, send)
+        principal: Principal | None = scope.get("state", {}).get("principal")  # as the guard has left it
+        deployment = principal.tag if principal is not None and principal.is_deployment else None
+        share = _Share(self, deployment, receive, send)
         try:
             if share.takes(_announced(scope)):
                 await self._app(scope, share.receive, share.send)
             if share.is_over:
                 full = LimitReached(
-                    f"the bodies of requests over TCP may have {self._most >> 20} MiB in all at once; ask again when "
-                    "others are answered",
-                    limit=self._most,
+                    f"the bodies of requests over TCP may have {self._most >> 20} MiB in all at once, those of one "
+                    "deployment half of it; ask again when others are answered",
+                    limit=self._most if deployment is None else self._most // 2,
                 )
                 await answer(full, rpc=self._speaks_rpc(scope["path"]))(scope, receive, send)
         finally:
-            self.under_way -= share.size
+            self._give_back(share.size, deployment)
 
-    def take(self, size: int) -> bool:
+    def take(self, size: int, deployment: str | None) -> bool:
         if self.under_way + size > self._most:
             return False
+        if deployment is not None:
+            if self._of[deployment] + size > self._most // 2:
+                return False
+            self._of[deployment] += size
         self.under_way += size
         return True
+
+    def _give_back(self, size: int, deployment: str | None) -> None:
+        self.under_way -= size
+        if deployment is not None:
+            self._of[deployment] -= size
+            if not self._of[deployment]:
+                del self._of[deployment]
 
 
 class _Share:
     """What one request has of the bound."""
 
-    def __init__(self, bodies: Bodies, receive: Receive, send: Send) -> None:
+    def __init__(self, bodies: Bodies, deployment: str | None, receive: Receive, send: Send) -> None:
         self._bodies = bodies
+        self._deployment = deployment
         self._receive = receive
         self._send = send
         self._arrived = 0
@@ -75,7 +94,7 @@ class _Share:
         # More than the largest body that anything takes is refused for that, not here.
         more = min(body, LARGE_BODY) - FREE_BYTES - self.size
         if more > 0:
-            self._over = not self._bodies.take(more)
+            self._over = not self._bodies.take(more, self._deployment)
             self.size += 0 if self._over else more
         return not self._over
 

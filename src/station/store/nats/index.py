@@ -12,13 +12,15 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from station.core.records import Owner
 from station.core.stored import StoredFile
 
 from .messages import Message
+
+K = TypeVar("K")
 
 _OURS = "station"
 """In the metadata of an object: what the store needs and NATS has no field for."""
@@ -110,6 +112,8 @@ class Index:
         self._entries: dict[str, Entry] = {}
         self._by_key: dict[tuple[Owner, str], str] = {}
         self._by_checksum: dict[str, set[str]] = defaultdict(set)
+        self._owned: Counter[tuple[Owner, str]] = Counter()
+        """By owner and checksum how many keys have that."""
         self._nuids: Counter[str] = Counter()
         self._others: dict[str, str] = {}
         """By subject the contents of objects that somebody else keeps in the bucket."""
@@ -118,6 +122,7 @@ class Index:
         self.unreadable: set[str] = set()
         """Subjects whose message makes no sense: what they name is not known."""
         self.used = 0
+        """Bytes of distinct contents of each owner."""
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -193,7 +198,8 @@ class Index:
 
     def _add(self, subject: str, entry: Entry) -> None:
         checksum = entry.file.checksum
-        self.used += entry.file.size if not self._by_checksum[checksum] else 0
+        self.used += entry.file.size if not self._owned[entry.owner, checksum] else 0
+        self._owned[entry.owner, checksum] += 1
         self._entries[subject] = entry
         self._by_key[entry.owner, entry.file.key] = subject
         self._by_checksum[checksum].add(subject)
@@ -210,20 +216,24 @@ class Index:
         self.gone.pop(subject, None)
         self.unreadable.discard(subject)
         if other := self._others.pop(subject, None):
-            self._unname(other)
+            _drop_one(self._nuids, other)
         if entry := self._entries.pop(subject, None):
             del self._by_key[entry.owner, entry.file.key]
-            same = self._by_checksum[entry.file.checksum]
-            same.discard(subject)
-            if not same:
-                del self._by_checksum[entry.file.checksum]
+            checksum = entry.file.checksum
+            self._by_checksum[checksum].discard(subject)
+            if not self._by_checksum[checksum]:
+                del self._by_checksum[checksum]
+            if _drop_one(self._owned, (entry.owner, checksum)):
                 self.used -= entry.file.size
-            self._unname(entry.content.nuid)
+            _drop_one(self._nuids, entry.content.nuid)
 
-    def _unname(self, nuid: str) -> None:
-        self._nuids[nuid] -= 1
-        if not self._nuids[nuid]:
-            del self._nuids[nuid]
+
+def _drop_one(counts: Counter[K], name: K) -> bool:
+    """Whether it was the last."""
+    counts[name] -= 1
+    if is_last := not counts[name]:
+        del counts[name]
+    return is_last
 
 
 def object_name(owner: Owner, key: str) -> str:
