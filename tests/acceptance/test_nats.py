@@ -46,7 +46,7 @@ def settings(url: str, more: str = "") -> str:
 
 def asked(url: str, work: Callable[[NatsConnection], Coroutine[Any, Any, T]], **access: str) -> T:
     async def ask() -> T:
-        connection = await NatsConnection.open(NatsAccess((url,), **access))  # type: ignore[arg-type]
+        connection = await NatsConnection.open(lambda: NatsAccess((url,), **access))  # type: ignore[arg-type]
         try:
             return await work(connection)
         finally:

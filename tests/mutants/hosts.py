@@ -395,7 +395,7 @@ _LIVES = (
     Mutant(
         "cancelled-ahead",
         "a command that was cancelled before it came runs all the same",
-        (py("worker/callers", "return key in self._noted", "return False"),),
+        (py("worker/callers", "return key[1] in self._noted.get(key[0], ())", "return False"),),
         ("tests/worker/test_callers.py::test_a_cancel_that_overtakes_its_command_keeps_it_from_starting",),
         by=("TimeoutError", "Timeout"),
     ),

@@ -27,6 +27,20 @@ STORES = (
         by=("TimeoutError",),
     ),
     Mutant(
+        "nats-is-ours",
+        "whoever takes the port of a nats-server that is away gets what the station writes",
+        (py("store/nats/connection", "access.place is None", "True"),),
+        (f"{CHILD}::test_whoever_takes_the_port_of_one_that_is_away_is_told_nothing",),
+        by=("Unavailable",),
+    ),
+    Mutant(
+        "nats-is-still-ours",
+        "a nats-server that ends while it is connected to is believed to be whoever has its port",
+        (py("store/nats/connection", "if self._where() != access:", "if False:"),),
+        (f"{CHILD}::test_a_server_that_ends_while_it_is_connected_to_is_not_believed",),
+        by=("Unavailable", "TimeoutError"),
+    ),
+    Mutant(
         "nats-floor",
         "a server that loses what it acknowledged is used",
         (py("store/nats/connection", "_OLDEST = (2, 10, 23)", "_OLDEST = (0, 0, 0)"),),

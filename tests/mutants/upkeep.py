@@ -33,6 +33,38 @@ UPKEEP: tuple[Mutant, ...] = (
         (f"{TLS}::test_a_key_that_others_can_read_is_refused",),
     ),
     Mutant(
+        "half-a-renewal",
+        "a certificate that is renewed before its key ends all TLS",
+        (py("server/net/tls", "(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context)", "(self.context,)"),),
+        (f"{TLS}::test_a_renewal_that_is_half_done_or_wrong_changes_nothing",),
+        by=("SSLError",),
+    ),
+    Mutant(
+        "variables-of-a-project",
+        "a project that is looked at says who the operator is, and which program runs",
+        (py("server/environment", "if folder is not home:", "if False:"),),
+        (f"{ENVIRONMENT}::test_a_project_says_neither_what_runs_nor_who_the_operator_is",),
+    ),
+    Mutant(
+        "holes-in-a-backup",
+        "a file of terabytes that are not there keeps a backup busy for days",
+        (py("server/upkeep/backup", "if spare > self._left:", "if spare > 1 << 40:"),),
+        (f"{BACKUP}::test_holes_and_names_of_a_sandbox_are_read_up_to_a_bound",),
+    ),
+    Mutant(
+        "facts-of-an-archive",
+        "an archive of a few KiB takes all memory",
+        (py("server/upkeep/archive", "if self._left < 0:", "if False:"),),
+        (f"{BACKUP}::test_what_no_backup_says_of_a_member_is_refused_before_it_costs_anything",),
+        by=("AssertionError", "TypeError", "RecursionError"),
+    ),
+    Mutant(
+        "modes-of-an-archive",
+        "an archive opens the operator's token to others",
+        (py("server/upkeep/restore", "in (OUTPUT, SANDBOXES) else private", "else private"),),
+        (f"{BACKUP}::test_what_is_secret_is_this_users_alone_whatever_the_archive_says",),
+    ),
+    Mutant(
         "handshakes",
         "strangers use up the descriptors of the station by handshakes that they do not finish",
         (py("server/net/http", "if shaking >= MAX_HANDSHAKES:", "if False:"),),

@@ -6,8 +6,12 @@ import gzip
 import io
 import json
 import os
+import socket
 import sqlite3
+import subprocess
+import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -247,6 +251,102 @@ def test_a_hostile_archive_writes_nowhere_else(tmp_path: Path, name: str) -> Non
     assert not (tmp_path / "new").exists()
 
 
+def member(name: str, **facts: Any) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for fact, value in facts.items():
+        setattr(info, fact, value)
+    return info
+
+
+def sparse(size: int) -> bytes:
+    """The header of a file of holes, as GNU tar wrote it once."""
+    head = bytearray(member("sandboxes/hole", type=tarfile.GNUTYPE_SPARSE).tobuf(tarfile.USTAR_FORMAT))
+    head[386:410] = b"%011o\0" % 0 * 2
+    head[483:495] = b"%011o\0" % size
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head)
+
+
+def pax(keyword: str, value: str, name: str = "sandboxes/x", kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """A member with a fact about it before it."""
+    text = f" {keyword}={value}\n"
+    size = len(text) + 1
+    while len(f"{size}{text}") != size:
+        size = len(f"{size}{text}")
+    told = f"{size}{text}".encode()
+    head = member("pax", type=kind, size=len(told)).tobuf(tarfile.USTAR_FORMAT)
+    return head + told + bytes(-len(told) % 512) + member(name).tobuf(tarfile.USTAR_FORMAT)
+
+
+IMPOSSIBLE = {
+    "a time without end": pax("mtime", "inf"),
+    "a late time": pax("mtime", "1e300"),
+    "no time": pax("mtime", "nan"),
+    "a huge user": pax("uid", str(1 << 70)),
+    "a user below none": pax("uid", "-1"),
+    "a huge group": pax("gid", str(1 << 40)),
+    "a negative size": pax("size", "-512"),
+    "holes of once": sparse(1 << 32),
+    "holes of now": pax("GNU.sparse.map", "0,0"),
+    "a device": member("sandboxes/x", type=tarfile.CHRTYPE).tobuf(tarfile.USTAR_FORMAT),
+    "a second name": member("sandboxes/x", type=tarfile.LNKTYPE, linkname="y").tobuf(tarfile.USTAR_FORMAT),
+    "facts of all members": pax("comment", "x", kind=tarfile.XGLTYPE),
+    "a long fact": pax("comment", "x" * 8_000_000),
+    "many facts": pax("comment", "x")[:1024] * 10_000,
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_no_backup_says_of_a_member_is_refused_before_it_costs_anything(tmp_path: Path, name: str) -> None:
+    whole = gzip.decompress(archive_of(("file", "station_id", "x")))
+    first = 512 + 512 * -(-int(whole[124:135], 8) // 512)
+    crafted = gzip.compress(whole[:first] + IMPOSSIBLE[name] + whole[first:])
+    read = 0
+
+    def count(size: int) -> None:
+        nonlocal read
+        read += size
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match="archive"):
+            restore(tmp_path / "new", io.BytesIO(crafted), advance=count)
+        assert (read, tracemalloc.get_traced_memory()[1] < 5_000_000) == (0, True)
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InvalidInput, match="its manifest says"):  # the control: what a backup does say is read
+        restore(tmp_path / "new", io.BytesIO(gzip.compress(whole[:first] + pax("mtime", "7.5") + whole[first:])))
+
+
+@pytest.mark.parametrize("told", ['"soon"', "1e300", "NaN", "null", "[" * 100_000])
+def test_a_backup_of_no_time_is_none(tmp_path: Path, told: str) -> None:
+    sink = io.BytesIO()
+    text = (
+        f'{{"version": "1", "station_id": "x", "created_at": {told}, "secrets": false, "workspaces": false}}'.encode()
+    )
+    with tarfile.open(fileobj=sink, mode="w:gz") as tar:
+        tar.addfile(member("backup.json", size=len(text)), io.BytesIO(text))
+    with pytest.raises(InvalidInput, match="no archive of"):
+        restore(tmp_path / "new", io.BytesIO(sink.getvalue()))
+
+
+async def test_what_is_secret_is_this_users_alone_whatever_the_archive_says(machine: Machine, tmp_path: Path) -> None:
+    archive, _ = made(await filled(machine), secrets=True, workspaces=True)
+
+    def open_to_all(member: tarfile.TarInfo, data: bytes) -> bool | bytes:
+        member.mode = 0o777
+        return True
+
+    new = tmp_path / "new"
+    restore(new, io.BytesIO(repacked(archive, open_to_all)))
+    for path in new.rglob("*"):
+        inside = path.relative_to(new).parts[0] in ("output", "sandboxes")
+        if not path.is_symlink() and path.name != "station.lock":
+            assert (path.stat().st_mode & 0o077 != 0) is inside, path
+
+
 async def test_a_directory_in_use_is_left_alone(machine: Machine, tmp_path: Path) -> None:
     archive, _ = made(await filled(machine))
     before = left(machine.home)
@@ -323,6 +423,96 @@ async def test_a_file_that_shrinks_while_it_is_read_is_told(machine: Machine, tm
     assert report.changed == ["sandboxes/x/f"]
     restore(tmp_path / "new", io.BytesIO(sink.getvalue()))
     assert (tmp_path / "new" / "sandboxes" / "x" / "f").stat().st_size == 5_000_000
+
+
+async def test_names_that_change_while_they_are_looked_at_stop_nothing(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name is another thing by the time that it is opened, as code in a sandbox can have it."""
+    home = await filled(machine)
+    place = home / "sandboxes" / "x"
+    place.mkdir()
+    (place / "a-link").symlink_to("y")
+    for name in ("b-file", "c-file", "d-file", "e-file"):
+        (place / name).write_text("x")
+    real = upkeep_backup._Backup._entry
+
+    def late(self: Any, parent: int, name: str, path: str, facts: os.stat_result) -> None:
+        if path.startswith("sandboxes/x/") and name != "e-file":
+            (place / name).unlink()
+            if name == "a-link":
+                (place / name).write_text("x")
+            elif name == "b-file":
+                (place / name).symlink_to("y")
+            elif name == "c-file":
+                os.mkfifo(place / name)
+            else:
+                with socket.socket(socket.AF_UNIX) as bound:
+                    monkeypatch.chdir(place)
+                    bound.bind(name)
+        real(self, parent, name, path, facts)
+
+    monkeypatch.setattr(upkeep_backup._Backup, "_entry", late)
+    archive, report = made(home, workspaces=True)
+    assert report.unreadable == [f"sandboxes/x/{name}" for name in ("a-link", "b-file", "c-file", "d-file")]
+    assert "sandboxes/x/e-file" in names(archive)
+
+
+async def test_a_disk_that_cannot_be_written_is_no_file_that_cannot_be_read(machine: Machine) -> None:
+    home = await filled(machine)
+    refused = False
+
+    class Closed(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            nonlocal refused
+            if not refused and self.tell() > 1_000_000:
+                refused = True
+                raise PermissionError(13, "no")
+            return super().write(data)
+
+    with pytest.raises(PermissionError):
+        backup(home, Closed(), workspaces=True)
+
+
+async def test_holes_and_names_of_a_sandbox_are_read_up_to_a_bound(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = await filled(machine)
+    monkeypatch.setattr(upkeep_backup, "MOST_SPARE_BYTES", 3_000_000)
+    one, other = home / "sandboxes" / "one", home / "sandboxes" / "other"
+    for place in (one, other):
+        place.mkdir()
+        with (place / "a").open("wb") as file:
+            file.truncate(2_000_000)
+    with (one / "hole").open("wb") as file:
+        file.truncate(1 << 43)
+    (one / "full").write_bytes(os.urandom(4_000_000))
+    os.link(one / "full", one / "g")
+    (one / "h").write_bytes(os.urandom(800_000))
+    for name in ("i", "j"):
+        os.link(one / "h", one / name)
+    assert upkeep_backup.size_of(home, workspaces=True) < 20_000_000
+    archive, report = made(home, workspaces=True)
+    # One further name of `h` has room, and what the disk has in full always has.
+    assert report.sparse == ["sandboxes/one/g", "sandboxes/one/hole", "sandboxes/one/j"]
+    found = names(archive)
+    assert {"sandboxes/one/a", "sandboxes/other/a", "sandboxes/one/full", "sandboxes/one/i"} < set(found)
+    restore(tmp_path / "new", io.BytesIO(archive))
+    assert (tmp_path / "new" / "sandboxes" / "one" / "a").read_bytes() == bytes(2_000_000)
+
+
+def test_a_folder_whose_names_alone_can_be_read_is_told(tmp_path: Path) -> None:
+    """Root reads all, so another user looks."""
+    (tmp_path / "top" / "d").mkdir(parents=True)
+    (tmp_path / "top" / "d" / "f").write_text("x")
+    tmp_path.chmod(0o755)
+    (tmp_path / "top" / "d").chmod(0o444)
+    look = "import sys; from pathlib import Path; from station.server.upkeep.walk import folders\n"
+    look += "print([folder.path for folder in folders(Path('top'), print)])"
+    if os.geteuid() == 0:
+        look = look.replace("\n", "; import os; os.seteuid(12345)\n")
+    done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "d/f\n['', 'd']\n", done.stderr
 
 
 def test_a_walk_follows_no_link_and_survives_any_depth(tmp_path: Path) -> None:

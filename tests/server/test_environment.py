@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +79,7 @@ def test_what_all_commands_go_by_is_not_for_a_file_that_one_reads(name: str) -> 
 def test_the_process_goes_before_the_first_file_and_that_before_the_second(tmp_path: Path) -> None:
     first = write(tmp_path / "a", "STN_A=first\nSTN_B=first\nSTN_D=\n")
     second = write(tmp_path / "b", "STN_A=second\nSTN_B=second\nSTN_C=second\nSTN_D=second\n")
-    found = gather({"STN_A": "process", "STN_B": "", "PATH": "/bin"}, [first, second, tmp_path / "none" / ".env"])
+    found = gather({"STN_A": "process", "STN_B": "", "PATH": "/bin"}, second.parent, first.parent)
     assert found.values == {
         "STN_A": "process", "STN_B": "first", "STN_C": "second", "STN_D": "second", "PATH": "/bin",
     }  # fmt: skip
@@ -88,10 +90,55 @@ def test_the_process_goes_before_the_first_file_and_that_before_the_second(tmp_p
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     file = write(tmp_path, f"STN_A={SECRET}\n", mode)
     with pytest.raises(Refused, match=r"others may write.*chmod go-w") as error:
-        gather({}, [file])
+        gather({}, tmp_path)
     assert SECRET not in str(error.value)
     file.chmod(0o644)
-    assert gather({}, [file]).values == {"STN_A": SECRET}
+    assert gather({}, tmp_path).values == {"STN_A": SECRET}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "STN_TOKEN",
+        "STN_NATS_BIN",
+        "STN_SANDBOX_ALLOW_HOST",
+        "STN_SANDBOX_DOCKER_SECCOMP",
+        "STN_SANDBOX_REGISTRY_CONFIG",
+    ],
+)
+def test_a_project_says_neither_what_runs_nor_who_the_operator_is(tmp_path: Path, name: str) -> None:
+    project, home = tmp_path / "project", tmp_path / "home"
+    write(project, f"STN_LISTEN=127.0.0.1:0\n{name}={SECRET}\n")
+    with pytest.raises(Refused, match=rf"{name} is not taken from the working directory.*{home}/\.env") as error:
+        gather({name: "mine"}, home, project)
+    assert SECRET not in str(error.value)
+    # The operator does: outside, and in the state directory, also where that is the working one.
+    (project / ".env").rename(write(home, ""))
+    (tmp_path / "link").symlink_to(home)
+    for directory in (project, home, tmp_path / "link", None):
+        assert gather({}, home, directory).values[name] == SECRET
+    write(project, f"{name}=\n")
+    assert gather({name: "mine"}, home, project).values[name] == "mine"
+
+
+@pytest.mark.full
+def test_a_station_starts_nothing_that_its_working_directory_names(tmp_path: Path) -> None:
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+
+    def served(**env: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "station", "serve", "--home", str(tmp_path / "home")]
+        environment = os.environ | {"STN_STORE": "nats"} | env
+        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    write(tmp_path, f"STN_NATS_BIN={program}\n")
+    done = served()
+    assert (done.returncode, "STN_NATS_BIN is not taken" in done.stderr) == (125, True)
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / ".env").unlink()
+    assert served(STN_NATS_BIN=str(program)).returncode != 0
+    assert (tmp_path / "ran").exists(), "the control: the operator's word is taken"
 
 
 @pytest.mark.root
@@ -99,13 +146,13 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "STN_A=1\n")
     os.chown(file, 12345, 12345)
     with pytest.raises(Refused, match="uid 12345"):
-        gather({}, [file])
+        gather({}, tmp_path)
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".env", 0o600)
     with pytest.raises(InvalidInput, match="no regular file"):
-        gather({}, [tmp_path / ".env"])
+        gather({}, tmp_path)
 
 
 def test_the_names_of_the_reference_are_read_where_ours_are_unset(tmp_path: Path) -> None:
@@ -142,8 +189,8 @@ def test_another_settings_file_is_read_in_place_of_the_usual_one(tmp_path: Path)
 
 
 def test_a_changed_file_of_variables_is_seen(tmp_path: Path) -> None:
-    file = write(tmp_path, "STN_IDLE_MINUTES=3\n")
-    found = gather({}, [file])
+    write(tmp_path, "STN_IDLE_MINUTES=3\n")
+    found = gather({}, tmp_path)
     settings = load(tmp_path, found.values, sources=found.sources)
     assert settings.idle_minutes == 3
     assert not is_changed(settings)

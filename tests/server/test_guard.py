@@ -14,6 +14,7 @@ from station.core.identity import unauthenticated
 from station.core.principals import NOBODY, OPERATOR, Principal
 from station.core.wire import API
 from station.server.access.guard import Guard, decide, local
+from station.server.access.visits import Visits
 from station.server.api.operations import OPERATIONS
 
 from .served import Served
@@ -30,6 +31,9 @@ def who(token: bytes) -> Principal:
 
 class Anybody:
     """Access for tests that come to no token."""
+
+    def __init__(self) -> None:
+        self.visits = Visits()
 
     def principal(self, token: bytes) -> Principal:
         return who(token)

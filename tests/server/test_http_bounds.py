@@ -14,7 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from station.server.access.guard import Guard
+from station.core.principals import OPERATOR, Kind, Principal
+from station.core.records import Owner
+from station.server.access.guard import PRINCIPAL, Guard
 from station.server.net import http
 from station.server.net.bodies import FREE_BYTES, Bodies
 from station.server.net.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_WAITING, Server
@@ -322,9 +324,17 @@ MINE = BODY - FREE_BYTES
 class Asked:
     """A request to `Bodies` around an app that takes the body whole, and then waits."""
 
-    def __init__(self, bodies: Bodies, size: int | None = None, method: str = "POST", path: str = "/mcp") -> None:
+    def __init__(
+        self,
+        bodies: Bodies,
+        size: int | None = None,
+        method: str = "POST",
+        path: str = "/mcp",
+        who: Principal = OPERATOR,
+    ) -> None:
         announced = [] if size is None else [(b"content-length", b"%d" % size)]
-        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": announced}
+        scope: Scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": announced}
+        scope["state"] = {PRINCIPAL: who}
         self.read = 0
         self.sent: list[Message] = []
         self._pieces: asyncio.Queue[Message] = asyncio.Queue()
@@ -394,6 +404,26 @@ async def test_a_body_without_an_announced_length_counts_as_it_comes(bodies: Bod
     assert json.loads(second.sent[1]["body"])["code"] == "limit_reached"
     await first.sends(0, more=False)
     assert (await first.ends(), bodies.under_way) == (200, 0)
+
+
+async def test_bodies_of_one_deployment_have_half_and_leave_the_rest(bodies: Bodies) -> None:
+    one, two = (Principal(Kind.DEPLOYMENT, Owner("local", name)) for name in ("dep_a", "dep_b"))
+    held = Asked(bodies, BODY, who=one)
+    await settled()
+    over = Asked(bodies, BODY, who=one)
+    await settled()
+    assert over.sent, "it does not wait for its body"
+    assert await over.ends() == 429
+    assert json.loads(over.sent[1]["body"])["error"]["data"]["detail"] == {"limit": MOST // 2}
+    for who in (two, OPERATOR):
+        other = Asked(bodies, BODY, who=who)
+        await other.sends(BODY, more=False)
+        assert await other.ends() == 200
+    await held.sends(BODY, more=False)
+    assert await held.ends() == 200
+    again = Asked(bodies, BODY, who=one)
+    await again.sends(BODY, more=False)
+    assert (await again.ends(), bodies.under_way, bodies._of) == (200, 0, {})
 
 
 async def test_what_streams_and_what_is_small_is_not_kept_out(bodies: Bodies) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import httpx2
 import pytest
 
+from station.core.errors import StorageFull
 from station.core.principals import Kind, Principal
 from station.core.records import Owner
 from station.server.access.guard import PRINCIPAL
+from station.store.answers import KEPT_SECONDS, Answers
 
 from .conftest import Api, Machine, until
 from .served import Served
@@ -126,6 +130,55 @@ async def test_a_failure_is_no_answer_and_its_key_is_free(api: Api) -> None:
     assert (await once(api, "k", path, {"key": "a", "destination": "a"})).status_code == 201
     assert (await once(api, "l", "/sandboxes", {"nmae": "b"})).status_code == 400
     assert (await once(api, "l", "/sandboxes", {"name": "b"})).status_code == 201
+
+
+class Full:
+    """Answers of which one call finds no room."""
+
+    def __init__(self, answers: Answers, call: str) -> None:
+        self._answers, self._call = answers, call
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name == self._call else getattr(self._answers, name)
+
+    async def _fail(self, *_: object) -> None:
+        raise StorageFull("the disk is full")
+
+
+@asynccontextmanager
+async def full(machine: Machine, monkeypatch: pytest.MonkeyPatch, call: str) -> AsyncIterator[Api]:
+    monkeypatch.setattr("station.server.station.Answers", lambda path: Full(Answers(path), call))
+    async with machine.api() as api:
+        yield api
+
+
+async def test_what_was_done_is_answered_as_it_was_also_where_its_answer_cannot_be_kept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with full(machine, monkeypatch, "keep") as api:
+        assert (await once(api, "k", "/sandboxes", {"name": "a"})).status_code == 201
+        assert "the disk is full" in caplog.text
+    async with full(machine, monkeypatch, "forget") as api:
+        refused = await once(api, "l", "/sandboxes", {"nmae": "b"})
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_input")
+    # The control: where even the key cannot be written down, nothing is done.
+    async with full(machine, monkeypatch, "begin") as api:
+        assert (await once(api, "m", "/sandboxes", {"name": "c"})).status_code == 507
+        assert [one["name"] for one in (await api.call("GET", "/sandboxes")).json()["sandboxes"]] == ["a"]
+
+
+async def test_keys_of_commands_are_forgotten_after_a_day_without_any_other_request(api: Api, machine: Machine) -> None:
+    async def known() -> int:
+        with closing(sqlite3.connect(machine.home / "answers.db")) as db:
+            return int(db.execute("SELECT count(*) FROM given").fetchone()[0])
+
+    uid = await api.open()
+    await once(api, "k", f"/sandboxes/{uid}/exec", {"argv": ["true"]})
+    await api.station.housekeeping()
+    assert await known() == 1
+    machine.later += KEPT_SECONDS + 1
+    await api.station.housekeeping()
+    assert await known() == 0
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "\xe9", "x" * 256])

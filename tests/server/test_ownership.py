@@ -531,6 +531,10 @@ async def test_opens_are_bounded_in_time_for_each_token_and_free_on_the_socket(b
         acting = {ACTS_FOR: both.one.id}
         assert await both.socket.status("POST", "/sandboxes", {"name": "x"}, headers=acting) == 429
         assert await both.one.status("GET", f"/sandboxes/{uid_of(both.one.id, 'x')}") == 200, "only opens are counted"
+        run = {"code": "echo ran", "runtime": "bash"}
+        for who, status in ((both.one, 429), (both.socket, 200)):
+            assert await who.status("POST", "/runs", run) == status, "a run makes a box too"
+            assert await who.status("POST", "/sandboxes/check", {"name": "x"}) == status, "and this may fetch an image"
         bed.later += 3.9
         assert await opens(both.one, 1) == [429]
         bed.later += 0.1

@@ -180,6 +180,24 @@ def test_a_renewed_certificate_is_read_without_a_restart(tmp_path: Path) -> None
     assert _shown(tls) == before
 
 
+def test_a_renewal_that_is_half_done_or_wrong_changes_nothing(tmp_path: Path) -> None:
+    """A context that refuses a key has put the certificate in place by then, and can shake no more hands."""
+    pem, key = certify(tmp_path / "now")
+    other, others = certify(tmp_path / "next")
+    now, later = (pem.read_bytes(), key.read_bytes()), (other.read_bytes(), others.read_bytes())
+    tls = Tls(pem, key)
+    halves = ((later[0], now[1]), (now[0], later[1]), (b"broken", now[1]), (later[0], b"broken"), (b"", b""))
+    for certificate, private in halves:
+        pem.write_bytes(certificate)
+        key.write_bytes(private)
+        tls.refresh()
+        assert _shown(tls) == now[0].decode()
+    pem.write_bytes(later[0])
+    key.write_bytes(later[1])
+    tls.refresh()
+    assert _shown(tls) == later[0].decode()
+
+
 def _shown(tls: Tls) -> str:
     """The certificate that a client sees, in PEM."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

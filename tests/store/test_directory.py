@@ -133,8 +133,9 @@ async def test_a_commit_that_failed_leaves_nothing_behind_after_the_next_sweep(
         raise sqlite3.OperationalError("the disk did not answer")
 
     monkeypatch.setattr(Catalog, "put", fails)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as told:
         await put(store, "files/b", b"half-way")
+    assert str(tmp_path) not in str(told.value.to_body())
     monkeypatch.undo()
     assert blob(tmp_path, b"half-way").exists()
     assert (await store.sweep(NOW)).orphan_bytes == len(b"half-way") + len(b"unseen")

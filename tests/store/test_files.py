@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -164,11 +165,22 @@ async def test_a_put_that_is_cancelled_at_any_moment_leaves_all_or_nothing(
     assert (await store.room()).used_bytes == 0
 
 
-async def test_equal_contents_take_their_room_once_and_stay_until_the_last_key_goes(store: FileStore) -> None:
-    await put(store, "files/a", b"same")
-    await put(store, "files/b", b"same", owner=THEM)
+async def test_equal_contents_of_an_owner_take_their_room_once_and_stay_until_the_last_key_goes(
+    store: FileStore, bed: DirectoryBed | NatsBed
+) -> None:
+    """Of two owners each takes room: whoever stores a content must not learn whether another has it."""
+    for name in "ab":
+        await put(store, f"files/{name}", b"same")
     assert (await store.room()).used_bytes == 4
+    await put(store, "files/b", b"same", owner=THEM)
+    assert (await store.room()).used_bytes == 8
+    fresh = await bed.opened()
+    assert (await fresh.room()).used_bytes == 8, "as a station that starts counts it"
+    await fresh.aclose()
     assert await store.delete(US, "files/a")
+    assert (await store.room()).used_bytes == 8
+    assert await store.delete_below(US, "files/") == 1
+    assert (await store.room()).used_bytes == 4
     assert await content(store, "files/b", owner=THEM) == b"same"
     assert await store.delete(THEM, "files/b")
     assert (await store.room()).used_bytes == 0
@@ -178,8 +190,9 @@ async def test_a_full_store_refuses_what_has_no_room_and_takes_it_when_there_is_
     for name in "abc":
         await put(store, f"files/{name}", name.encode() * (1 << 20))
     for facts in (PLAIN, Facts("x", size=1)):
-        with pytest.raises(StorageFull, match=r"files\.max_bytes"):
+        with pytest.raises(StorageFull, match=r"files\.max_bytes") as told:
             await put(store, "files/d", b"d", facts=facts)
+        assert not re.search(r"\d", str(told.value.to_body())), "how much all have is the operator's to know"
     await store.delete(US, "files/a")
     await put(store, "files/d", b"d")
     assert await keys(store) == ["files/b", "files/c", "files/d"]
@@ -276,10 +289,11 @@ async def test_what_is_counted_is_what_there_is(store: FileStore, bed: Directory
     dice = random.Random(11)
     names, contents = [f"files/{n}" for n in "abcdef"], [dice.randbytes(size) for size in (0, 5, 70, 900)]
     for _ in range(200):
+        owner = dice.choice((US, THEM))
         if dice.random() < 0.3:
-            await store.delete(US, dice.choice(names))
+            await store.delete(owner, dice.choice(names))
         else:
-            await put(store, dice.choice(names), dice.choice(contents))
+            await put(store, dice.choice(names), dice.choice(contents), owner=owner)
     found = await store.room()
     fresh = await bed.opened()
     assert await fresh.room() == found

@@ -57,10 +57,10 @@ async def server_of(version: str) -> AsyncIterator[NatsAccess]:
 async def test_a_server_that_loses_what_it_acknowledged_is_refused_with_the_reason() -> None:
     async with server_of("2.9.10") as access:
         with pytest.raises(Unavailable, match=r"2\.9\.10.*2\.10\.23.*nats\.url") as told:
-            await NatsConnection.open(access)
+            await NatsConnection.open(lambda: access)
         assert not told.value.retryable
     async with server_of("2.10.23") as access:
-        await (await NatsConnection.open(access)).aclose()
+        await (await NatsConnection.open(lambda: access)).aclose()
 
 
 @pytest.mark.parametrize("version", ["2.9.25", "2.10.22", "1.4.1", "0.0.0-unknown"])
@@ -75,10 +75,10 @@ def test_later_versions_are_not(version: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"password": "no"}, {"user": None, "password": None}, {"token": "t", "user": None}])
 async def test_a_user_that_is_not_let_in_is_told_so(nats_server: NatsServer, wrong: dict[str, str | None]) -> None:
-    access = nats_server.access
+    access = nats_server.access()
     given = {"user": access.user, "password": access.password, **wrong}
     with pytest.raises(Unavailable, match=r"(?i)authorization.*nats\.user"):
-        await NatsConnection.open(NatsAccess(access.urls, **given))  # type: ignore[arg-type]
+        await NatsConnection.open(lambda: NatsAccess(access.urls, **given))  # type: ignore[arg-type]
 
 
 async def test_where_nobody_listens_is_told_within_seconds_and_no_password_with_it(
@@ -86,16 +86,16 @@ async def test_where_nobody_listens_is_told_within_seconds_and_no_password_with_
 ) -> None:
     monkeypatch.setattr(nats_connection, "ANSWER_SECONDS", 1.0)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 .*nats\.url") as told:
-        await NatsConnection.open(NatsAccess(("nats://me:secret@127.0.0.1:1",)))
+        await NatsConnection.open(lambda: NatsAccess(("nats://me:secret@127.0.0.1:1",)))
     assert "secret" not in str(told.value)
 
 
 async def test_a_denied_publish_is_told_as_what_it_is(tmp_path: Path) -> None:
     """The client alone sees a time-out."""
     with operators(tmp_path / "nats", USERS) as url:
-        allowed = await NatsConnection.open(NatsAccess((url,), "all", "p"))
+        allowed = await NatsConnection.open(lambda: NatsAccess((url,), "all", "p"))
         await stream(allowed, "b")
-        denied = await NatsConnection.open(NatsAccess((url,), "reader", "p"))
+        denied = await NatsConnection.open(lambda: NatsAccess((url,), "reader", "p"))
         with pytest.raises(Refused, match=r"(?i)permissions violation.*\$KV\.b\.x.*nats\.user"):
             await denied.publish("KV_b", "$KV.b.x", b"1")
         assert await denied.last("KV_b", "$KV.b.x") is None
@@ -240,7 +240,8 @@ async def test_a_killed_server_costs_a_moment_and_no_line_on_stderr(
 ) -> None:
     registry = await NatsRegistry.opened(connection, bucket=bucket)
     made = await registry.create(record())
-    control = await nats.connect(nats_server.access.urls[0], user="station", password=nats_server.access.password)
+    access = nats_server.access()
+    control = await nats.connect(access.urls[0], user="station", password=access.password)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             kill(nats_server)
@@ -254,8 +255,8 @@ async def test_a_killed_server_costs_a_moment_and_no_line_on_stderr(
 async def test_hd_d07_a_wire_that_is_cut_at_any_byte_loses_and_doubles_nothing(
     nats_server: NatsServer, bucket: str
 ) -> None:
-    async with Cable.before(nats_server.access) as (cable, access):
-        connection = await NatsConnection.open(access)
+    async with Cable.before(nats_server.access()) as (cable, access):
+        connection = await NatsConnection.open(lambda: access)
         registry = await NatsRegistry.opened(connection, bucket=bucket)
         made = await registry.create(record())
         for number in range(12):
@@ -270,8 +271,8 @@ async def test_hd_d07_an_answer_that_was_lost_is_found_by_the_id_of_its_message(
     nats_server: NatsServer, bucket: str
 ) -> None:
     """The server takes the message, and its answer goes nowhere: the second try finds the first."""
-    async with Cable.before(nats_server.access) as (cable, access):
-        connection = await NatsConnection.open(access)
+    async with Cable.before(nats_server.access()) as (cable, access):
+        connection = await NatsConnection.open(lambda: access)
         name, subject = await stream(connection, bucket), f"$KV.{bucket}.x"
         direct = await NatsConnection.open(nats_server.access)
         cable.delay_seconds = 0.5
@@ -292,8 +293,8 @@ async def test_hd_d07_an_answer_that_was_lost_is_found_by_the_id_of_its_message(
 async def test_hd_d07_a_wire_that_swallows_everything_is_told_within_seconds_and_works_when_it_is_back(
     nats_server: NatsServer, bucket: str
 ) -> None:
-    async with Cable.before(nats_server.access) as (cable, access):
-        connection = await NatsConnection.open(access)
+    async with Cable.before(nats_server.access()) as (cable, access):
+        connection = await NatsConnection.open(lambda: access)
         registry = await NatsRegistry.opened(connection, bucket=bucket)
         made = await registry.create(record())
         cable.open.clear()

@@ -54,7 +54,7 @@ async def test_other_clients_of_nats_read_what_is_stored_and_their_objects_are_l
     nats_server: NatsServer, connection: NatsConnection, store: NatsFiles, bucket: str
 ) -> None:
     await put(store, "files/a b/ü", LARGE)
-    access = nats_server.access
+    access = nats_server.access()
     client = await nats.connect(access.urls[0], user=access.user, password=access.password)
     objects = await client.jetstream().object_store(bucket)
     found = await objects.get("local/local/files/a b/ü")
@@ -89,7 +89,7 @@ async def test_large_files_pass_in_bounded_memory_both_ways_and_the_clients_own_
         await found.aclose()
         ours = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        access = nats_server.access
+        access = nats_server.access()
         client = await nats.connect(access.urls[0], user=access.user, password=access.password)
         await (await client.jetstream().object_store(bucket)).get("local/local/files/large")
         theirs = tracemalloc.get_traced_memory()[1]
@@ -319,8 +319,8 @@ async def test_hd_d07_a_server_that_does_nothing_is_told_and_a_put_leaves_all_or
 
 
 async def test_hd_d07_a_wire_that_is_cut_at_any_byte_leaves_files_whole(nats_server: NatsServer, bucket: str) -> None:
-    async with Cable.before(nats_server.access) as (cable, access):
-        connection = await NatsConnection.open(access)
+    async with Cable.before(nats_server.access()) as (cable, access):
+        connection = await NatsConnection.open(lambda: access)
         store = await opened(connection, bucket)
         for number in range(6):
             cable.cut_after = 1000 + number * 230_000

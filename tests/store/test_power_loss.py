@@ -97,7 +97,7 @@ async def test_hd_d06_our_nats_server_syncs_every_record_and_every_file_before_i
 
 async def test_hd_d06_the_control_a_server_as_it_comes_syncs_later(tmp_path: Path) -> None:
     with operators(tmp_path / "servers") as url:
-        connection = await NatsConnection.open(NatsAccess((url,)))
+        connection = await NatsConnection.open(lambda: NatsAccess((url,)))
         registry = await NatsRegistry.opened(connection, bucket="b")
         pid = int(next((tmp_path / "servers").glob("*.ports")).stem.rpartition("_")[2])
         with traced(pid, tmp_path / "log"):

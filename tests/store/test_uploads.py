@@ -6,14 +6,16 @@ import asyncio
 import hashlib
 import os
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from station.core.errors import Busy, Conflict, InvalidInput, NotFound, StorageFull, TooLarge
+from station.core.errors import Busy, Conflict, InvalidInput, LimitReached, NotFound, StorageFull, TooLarge
 from station.core.records import Owner
 from station.core.stored import UPLOAD_BYTES, Upload
+from station.store import uploads
 from station.store.directory import DirectoryFiles
 from station.store.files import Facts
 from station.store.nats.connection import NatsConnection
@@ -34,7 +36,7 @@ class Bed:
 
     def open(self) -> None:
         self.store = DirectoryFiles(self.place / "files", now=lambda: self.time, max_bytes=8 << 20)
-        self.uploads = Uploads(self.place / "uploads", self.store, now=lambda: self.time)
+        self.uploads = Uploads(self.place / "uploads", self.store, now=lambda: self.time, max_bytes=8 << 20)
 
     async def begin(self, data: bytes = DATA, checksum: str | None = None) -> Upload:
         facts = Facts("text/plain", size=len(data), checksum=checksum or hashlib.sha256(data).hexdigest())
@@ -234,6 +236,47 @@ async def test_uploads_under_way_have_taken_their_room_also_after_a_restart(bed:
     with pytest.raises(NotFound):
         await bed.uploads.get(US, third.id)
     await bed.begin(half)
+
+
+def announced(mebibytes: float) -> Facts:
+    return Facts("x", size=int(mebibytes * (1 << 20)), checksum="ab" * 32)
+
+
+async def test_what_a_deployment_has_announced_leaves_room_for_others(bed: Bed) -> None:
+    """The bound of the store is 8 MiB. The control: what is announced has taken its room, of the operator also more."""
+    first = await bed.uploads.begin(THEM, "files/a", announced(1.5))
+    with pytest.raises(LimitReached, match=r"a quarter of files\.max_bytes") as told:
+        await bed.uploads.begin(THEM, "files/b", announced(1))
+    assert (told.value.detail["current"], told.value.retryable) == (3 << 19, True)
+    with pytest.raises(LimitReached) as told:
+        await bed.uploads.begin(THEM, "files/b", announced(3))
+    assert not told.value.retryable
+    await bed.uploads.begin(THEM, "files/b", announced(0.5))
+    await bed.uploads.begin(US, "files/a", announced(6))
+    with pytest.raises(StorageFull):
+        await bed.uploads.begin(Owner("local", "third"), "files/a", announced(1))
+    await bed.uploads.abort(THEM, first.id)
+    await bed.uploads.begin(THEM, "files/b", announced(1))
+
+
+async def test_of_many_that_begin_at_once_none_is_one_too_many(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOADS_EACH", 1)
+    counting, count = threading.Event(), bed.uploads._of
+    first = iter([True])
+
+    def counted(owner: Owner) -> list[str]:
+        """The first waits a moment for another to count as it does; the control: without a turn another comes."""
+        found = count(owner)
+        if next(first, False):
+            counting.wait(0.2)
+        counting.set()
+        return found
+
+    monkeypatch.setattr(bed.uploads, "_of", counted)
+    begun = await asyncio.gather(
+        *(bed.uploads.begin(THEM, f"files/{number}", announced(0.1)) for number in range(4)), return_exceptions=True
+    )
+    assert [type(it) for it in begun if isinstance(it, BaseException)] == [LimitReached] * 3
 
 
 async def test_what_is_too_large_for_one_file_is_refused_before_its_first_byte(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def _tell(file: str, report: Report) -> None:
         left.append(f"the files of {names}{more} (--with-workspaces has those that are in the state directory)")
     if report.unreadable or report.skipped:
         left.append(f"{len(report.unreadable)} files that cannot be read, {report.skipped} sockets, pipes and devices")
+    if report.sparse:
+        left.append(f"{len(report.sparse)} files whose sandbox has too many bytes that are only holes or links")
     if file != "-":
         what = f"{report.sandboxes} sandboxes, {report.stored_files} stored files, {size_text(report.bytes)}"
         print(f"Backed up: {escape(file)} ({what})")

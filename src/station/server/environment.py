@@ -20,6 +20,17 @@ OURS = "STN_"
 _REFERENCE = "STATION_"
 _MOST_BYTES = 1 << 20
 _NOT_HERE = ("STN_HOME", "STN_FAIL")
+_OPERATORS = frozenset(
+    {
+        "STN_TOKEN",
+        "STN_NATS_BIN",
+        "STN_SANDBOX_ALLOW_HOST",
+        "STN_SANDBOX_DOCKER_SECCOMP",
+        "STN_SANDBOX_REGISTRY_CONFIG",
+    }
+)
+"""What runs programs as the user of the station, says who is its operator, or opens the machine to sandboxes: never
+from the working directory, which may be a project of somebody else."""
 _BLANK = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _ENTRY = re.compile(
     r"""
@@ -59,19 +70,24 @@ class Gathered:
     sources: Sources
 
 
-def gather(environ: Mapping[str, str], files: Iterable[Path]) -> Gathered:
-    """`environ` over the `.env` files, the first of which goes before the next. An empty variable counts as unset.
+def gather(environ: Mapping[str, str], home: Path, directory: Path | None = None) -> Gathered:
+    """`environ` over the `.env` of `directory`, the working one, over that of the state directory `home`. An empty
+    variable counts as unset.
 
-    Raises Refused for a file that another user could have written, InvalidInput for one that is none.
+    Raises Refused for a file that another user could have written, and for one of `directory` that has what is the
+    operator's alone to say; InvalidInput for a file that is none.
     """
     values = {name: value for name, value in environ.items() if value}
     sources = []
-    for file in files:
+    same = directory is None or os.path.realpath(directory) == os.path.realpath(home)
+    for folder in (home,) if same or directory is None else (directory, home):
+        file = folder / FILE
         raw = _read(file)
         sources.append((file, digest(raw)))
-        for name, value in parse(raw, where=f"{file}: ").items():
-            if value:
-                values.setdefault(name, value)
+        found = {name: value for name, value in parse(raw, where=f"{file}: ").items() if value}
+        if folder is not home:
+            _check_operators(found, file, home)
+        values = found | values
     return Gathered(values, tuple(sources))
 
 
@@ -130,6 +146,16 @@ def _check_name(name: str, where: str) -> None:
         raise InvalidInput(
             f"{where}{name} is for all commands, which do not read this file: set it outside, or give --home",
             field=name,
+        )
+
+
+def _check_operators(found: Iterable[str], file: Path, home: Path) -> None:
+    if named := sorted(_OPERATORS.intersection(found)):
+        raise Refused(
+            f"{file}: {named[0]} is not taken from the working directory, which may be a project of others: set it in "
+            f"the environment, or in {home / FILE}",
+            file=str(file),
+            variable=named[0],
         )
 
 

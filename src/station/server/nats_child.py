@@ -12,12 +12,12 @@ import secrets
 import shutil
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from station.backends._processes import Handle, handle_of
+from station.backends._processes import Handle, handle_of, stat_fields
 from station.core.errors import Unavailable
 from station.durable import write_private
 from station.store.nats.connection import FULL_BYTES, NatsAccess
@@ -31,6 +31,8 @@ LOOK_SECONDS = 5.0
 _PORT_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_ENDED = ("Z", "X")
+"""States of a process that somebody has yet to look at."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -56,8 +58,9 @@ class NatsServer:
         """The directory of all that it keeps."""
         self._program = program
         self._password = ""
-        self._port = -1
-        """A free one first, and then the same, so that those who are connected find it again."""
+        self._port: int | None = None
+        """`None`: it is away, or about to be. Both are others at each start: whoever takes the port of one that ended
+        learns nothing by it."""
         self._process: asyncio.subprocess.Process | None = None
 
     @classmethod
@@ -68,7 +71,6 @@ class NatsServer:
         made = cls(place, program)
         try:
             place.mkdir(mode=0o700, exist_ok=True)
-            made._password = _password(place / "password")
         except OSError as error:
             raise Unavailable(f"{place} cannot be used: {error.strerror}", retryable=False) from error
         async with Tasks() as tasks:
@@ -80,11 +82,17 @@ class NatsServer:
                 await tasks.aclose()
                 await made._end()
 
-    @property
     def access(self) -> NatsAccess:
-        """As a user of its own, whose password is in the state directory alone."""
-        url = f"nats://127.0.0.1:{self._port}"
-        return NatsAccess((url,), user="station", password=self._password, place=self.place)
+        """As a user of its own, whose password is in no file. Without an address while it is away."""
+        urls = () if self._port is None or not self._is_alive() else (f"nats://127.0.0.1:{self._port}",)
+        return NatsAccess(urls, user="station", password=self._password, place=self.place)
+
+    def _is_alive(self) -> bool:
+        """Now, and not when the loop last heard of it: as long as it lives nobody else has its port."""
+        if self._process is None or self._process.returncode is not None:
+            return False
+        fields = stat_fields(self._process.pid)
+        return fields is not None and fields[0] not in _ENDED
 
     @property
     def pid(self) -> int | None:
@@ -118,35 +126,39 @@ class NatsServer:
                 continue
             if was_full and free > 2 * FULL_BYTES:
                 log.warning("there is room again below %s", self.place)
+                self._port = None
                 process.terminate()
             was_full = free < FULL_BYTES
 
     async def _start(self) -> None:
-        lock = await self._lock()
-        try:
-            for left in self.place.glob("*.ports"):
-                left.unlink()
-            write_private(self.place / "server.conf", _config(self.place, self._port, self._password).encode())
-            self._process = await asyncio.create_subprocess_exec(
-                self._program,
-                "-c",
-                str(self.place / "server.conf"),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={"PATH": os.defpath},
-                pass_fds=(lock,),
-                # Ctrl-C is the station's to hear; and nothing outlives a station that was killed.
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-            handle = handle_of(self._process.pid)
-            write_private(self.place / "server.pid", json.dumps(handle and [handle.pid, handle.start]).encode())
-            self._port = await self._listening(self._process)
-        except OSError as error:
-            raise Unavailable(f"nats-server cannot be started: {error.strerror}", retryable=False) from error
-        finally:
-            os.close(lock)
+        self._port = None
+        with ExitStack() as held:
+            lock = await self._lock()
+            held.callback(os.close, lock)
+            try:
+                for left in self.place.glob("*.ports"):
+                    left.unlink()
+                self._password = secrets.token_urlsafe(32)
+                config = _in_memory(_config(self.place, self._password))
+                held.callback(os.close, config)
+                self._process = await asyncio.create_subprocess_exec(
+                    self._program,
+                    "-c",
+                    f"/proc/self/fd/{config}",
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={"PATH": os.defpath},
+                    pass_fds=(lock, config),
+                    # Ctrl-C is the station's to hear; and nothing outlives a station that was killed.
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+                handle = handle_of(self._process.pid)
+                write_private(self.place / "server.pid", json.dumps(handle and [handle.pid, handle.start]).encode())
+                self._port = await self._listening(self._process)
+            except OSError as error:
+                raise Unavailable(f"nats-server cannot be started: {error.strerror}", retryable=False) from error
 
     async def _listening(self, process: asyncio.subprocess.Process) -> int:
         """The port, once it answers there."""
@@ -217,19 +229,20 @@ def _of_package() -> str | None:
     return next((str(Path(str(file.locate())).resolve()) for file in files if file.name == "nats-server"), None)
 
 
-def _password(path: Path) -> str:
-    if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode())
-    return path.read_text(encoding="ascii")
+def _in_memory(text: str) -> int:
+    """A file without a name, to be read once more by whoever inherits it."""
+    fd = os.memfd_create("server.conf", os.MFD_CLOEXEC)
+    os.write(fd, text.encode())
+    return fd
 
 
-def _config(place: Path, port: int, password: str) -> str:
+def _config(place: Path, password: str) -> str:
     """Of loopback alone, without monitoring or a cluster. Every write is on the disk before it is acknowledged."""
     where = {name: json.dumps(str(place / name)) for name in ("jetstream", "server.log")}
     return f"""\
 server_name: station
 host: "127.0.0.1"
-port: {port}
+port: -1
 ports_file_dir: {json.dumps(str(place))}
 log_file: {where["server.log"]}
 logfile_size_limit: 8MB

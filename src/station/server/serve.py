@@ -103,7 +103,7 @@ def run(home: Path, options: Options | None = None) -> int:
     manager = Manager()
     with ExitStack() as held:
         try:
-            found = environment.gather(os.environ, _dotenvs(home, options))
+            found = environment.gather(os.environ, home, options.directory)
             given = given or found.values.get(token.VARIABLE)
             settings = load(home, found.values, config=options.config, sources=found.sources)
             if options.listen:
@@ -125,11 +125,6 @@ def run(home: Path, options: Options | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, _Held(lock, tcp, manager), options))
     raise AssertionError("nothing above swallows an error")
-
-
-def _dotenvs(home: Path, options: Options) -> list[Path]:
-    """The first goes before the next."""
-    return [folder / environment.FILE for folder in (options.directory, home) if folder is not None]
 
 
 def _listen(settings: Settings, given: str | None, held: ExitStack) -> _Tcp | None:

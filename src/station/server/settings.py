@@ -187,7 +187,7 @@ class FileSettings:
     max_file_bytes: Annotated[int, Ge(1), Le(_MOST_BYTES)] = 5 * GIB
     """How large one stored file may be; more is answered with 413."""
     max_bytes: Annotated[int, Ge(1), Le(_MOST_BYTES)] = 10 * GIB
-    """How many bytes the file store holds, equal contents counted once; more is answered with 507."""
+    """How many bytes the file store holds, equal contents of one owner counted once; more is answered with 507."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Station:
         )
         self.files = Files()
         self.store = store
-        self.uploads = Uploads(settings.home / "uploads", store, now=now)
+        self.uploads = Uploads(settings.home / "uploads", store, now=now, max_bytes=settings.files.max_bytes)
         self.staging = Staging(self.files, store, now=now)
         self.pool = Pool(usable, station=identity, size=sandbox.pool_size, meter=self.meter)
         self.orphans = Orphans(self.boxes, self.pool, registry.get, station=identity, clock=clock)
@@ -320,6 +320,7 @@ class Station:
         await self.orphans.sweep_when_due()
         await self._sweep_store()
         await self.access.keys.flush()
+        await self._forget_answers()
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -327,6 +328,12 @@ class Station:
             self.processes.sweep()
         except StationError as error:
             log.warning("old commands were not forgotten: %s", error)
+
+    async def _forget_answers(self) -> None:
+        try:
+            await self.answers.forget_old(self.now())
+        except StationError as error:
+            log.warning("old answers were not forgotten: %s", error)
 
     async def _sweep_store(self) -> None:
         """What has expired in the file store, and uploads that nobody goes on with."""

@@ -53,10 +53,10 @@ async def _nats(settings: Settings, stack: AsyncExitStack, now: Callable[[], flo
             retryable=False,
         ) from error
     nats, bounds = settings.nats, settings.files
-    access = await _access(settings, stack)
+    where = await _where(settings, stack)
     seen = Seen(None if nats.url else settings.home / "nats" / "seen.db")
     stack.push_async_callback(seen.aclose)
-    connection = await NatsConnection.open(access)
+    connection = await NatsConnection.open(where)
     stack.push_async_callback(connection.aclose)
     registry = await NatsRegistry.opened(connection, bucket=nats.bucket, replicas=nats.replicas, seen=seen)
     stack.push_async_callback(registry.aclose)
@@ -79,7 +79,7 @@ async def _nats(settings: Settings, stack: AsyncExitStack, now: Callable[[], flo
     return registry, files
 
 
-async def _access(settings: Settings, stack: AsyncExitStack) -> NatsAccess:
+async def _where(settings: Settings, stack: AsyncExitStack) -> Callable[[], NatsAccess]:
     """The operator's servers, else one of the station's own."""
     from station.store.nats.connection import NatsAccess
 
@@ -87,6 +87,7 @@ async def _access(settings: Settings, stack: AsyncExitStack) -> NatsAccess:
 
     nats: NatsSettings = settings.nats
     if nats.url:
-        return NatsAccess(nats.url, nats.user, nats.password, nats.token)
+        operators = NatsAccess(nats.url, nats.user, nats.password, nats.token)
+        return lambda: operators
     server = await stack.enter_async_context(NatsServer.running(settings.home, program=binary(nats.server_binary)))
     return server.access

@@ -45,6 +45,8 @@ class Database:
     def __init__(self, path: Path | str, schema: str, *, name: str, what: str) -> None:
         """`name`: in the detail of errors. `what`: in their sentences, as in "the registry"."""
         self.path = str(path)
+        self._file = Path(path).name
+        """As errors call it: whoever is told of them need not know where a station has its files."""
         self._schema = schema
         self._name, self._what = name, what
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -59,6 +61,10 @@ class Database:
         except StationError:
             self._thread.shutdown()
             raise
+
+    def is_there(self) -> bool:
+        """Whether it has been opened, or could be without making it."""
+        return self._db is not None or Path(self.path).exists()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` returns, which is called on the thread."""
@@ -83,9 +89,9 @@ class Database:
             raise translated(
                 error,
                 self.path,
-                full=f"the disk is full: no room for {self._what} in {self.path}",
+                full=f"the disk is full: no room for {self._what} in {self._file}",
                 otherwise=Unavailable(
-                    f"{self._what} in {self.path} cannot be used: {error}", retryable=False, store=self._name
+                    f"{self._what} in {self._file} cannot be used: {error}", retryable=False, store=self._name
                 ),
             ) from error
 

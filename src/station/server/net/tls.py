@@ -6,6 +6,8 @@ import logging
 import os
 import ssl
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,11 +46,15 @@ class Tls:
             log.error("the certificate was not read anew: %s", error)
 
     def _load(self) -> None:
-        fd = _opened(self._key, "tls.key")
+        with _in_memory(_bytes(self._certificate, "tls.certificate")) as pem, _in_memory(_private(self._key)) as key:
+            # One that fails has changed the context by then: only what another one has taken whole goes into ours.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+                self._load_into(context, pem, key)
+
+    def _load_into(self, context: ssl.SSLContext, pem: str, key: str) -> None:
         try:
-            _check_private(self._key, os.fstat(fd))
-            # By descriptor: what was looked at is what is read. Without a passphrase nobody is asked for one.
-            self.context.load_cert_chain(self._certificate, f"/proc/self/fd/{fd}", password=b"")
+            # Without a passphrase nobody is asked for one.
+            context.load_cert_chain(pem, key, password=b"")
         except ssl.SSLError as error:
             why = "the key is not that of the certificate" if "MISMATCH" in (error.reason or "") else "no PEM of them"
             raise InvalidInput(
@@ -56,10 +62,6 @@ class Tls:
                 "passphrase",
                 field="tls",
             ) from None
-        except OSError as error:
-            raise InvalidInput(f"tls.certificate {self._certificate}: {error.strerror}", field="tls") from error
-        finally:
-            os.close(fd)
 
     def _stamped(self) -> _Stamp:
         return tuple(
@@ -102,11 +104,14 @@ def _stamp(path: Path, name: str) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _opened(path: Path, name: str) -> int:
+def _private(path: Path) -> bytes:
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            # By descriptor: what was looked at is what is read.
+            _check_private(path, os.fstat(opened.fileno()))
+            return opened.read()
     except OSError as error:
-        raise InvalidInput(f"{name} {path} cannot be read: {error.strerror}", field=name) from error
+        raise InvalidInput(f"tls.key {path} cannot be read: {error.strerror}", field="tls.key") from error
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -114,3 +119,13 @@ def _bytes(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{name} {path} cannot be read: {error.strerror}", field=name) from error
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """The path of a file that is nowhere else: whatever happens to the one it was read from, each reader has this."""
+    fd = os.memfd_create("tls", os.MFD_CLOEXEC)
+    with open(fd, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        yield f"/proc/self/fd/{fd}"

@@ -14,17 +14,22 @@ import json
 import os
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import IO, Any, BinaryIO, Self
+from typing import IO, Any, BinaryIO, Self, cast
 
 from station.core.errors import InvalidInput
 
 FORMAT = 1
 HEADER, MANIFEST = "backup.json", "manifest.jsonl"
 _MOST_HEADER_BYTES = 1 << 20
+_MOST_FACTS_BYTES = 256 << 10
+"""What an archive may say of one member. The longest name in a state directory has some 50 KiB."""
+_MOST_TIME = 1 << 62
+_MOST_ID = (1 << 32) - 2
 _LISTING_IN_MEMORY = 8 << 20
 _PIECE = 1 << 20
 _QUICK = 1
@@ -135,9 +140,9 @@ class Reader:
 
     def __init__(self, source: BinaryIO) -> None:
         with _translated():
-            self._packed = gzip.GzipFile(fileobj=source, mode="rb")
-            self._tar = tarfile.open(fileobj=self._packed, mode="r|")  # noqa: SIM115
-            self.header = _header(self._small(HEADER, self._tar.next()))
+            self._packed = _Bounded(gzip.GzipFile(fileobj=source, mode="rb"))
+            self._tar = tarfile.open(fileobj=cast(IO[bytes], self._packed), mode="r|")  # noqa: SIM115
+            self.header = _header(self._small(HEADER, self._next()))
 
     def members(self) -> Iterator[Member]:
         """Files, directories and links; when they end, all of them are known to be what was put in."""
@@ -145,7 +150,7 @@ class Reader:
         try:
             while True:
                 with _translated():
-                    info = self._tar.next()
+                    info = self._next()
                     if info is None:
                         raise InvalidInput("the archive was cut: its end is missing", field="file")
                     if info.name == MANIFEST:
@@ -157,13 +162,19 @@ class Reader:
         finally:
             listing.close()
 
+    def _next(self) -> tarfile.TarInfo | None:
+        with self._packed.bounded(_MOST_FACTS_BYTES):
+            info = self._tar.next()
+        # What an archive says of all its members would be kept, and grow.
+        if self._tar.pax_headers or (info is not None and not _is_ours(info)):
+            raise InvalidInput("the archive says of a member what no backup says", field="file")
+        return info
+
     def _member(self, info: tarfile.TarInfo, listing: _Listing) -> Member:
         if info.isdir():
             listing.other("directory", info.name)
         elif info.issym():
             listing.other("link", info.name, info.linkname)
-        elif not info.isreg():
-            raise InvalidInput("the archive holds what is no file, directory or link", field="file")
         return Member(info, self._tar.extractfile(info) if info.isreg() else None, listing)
 
     def _compare(self, info: tarfile.TarInfo, listing: _Listing) -> None:
@@ -172,7 +183,7 @@ class Reader:
             same = told is not None and info.size == size
             while same and told is not None and (line := lines.read(_PIECE)):
                 same = told.read(len(line)) == line
-        same = same and self._tar.next() is None
+        same = same and self._next() is None
         # To the end, where the check sum of gzip stands: the tar is filled up with zeros.
         while same and (rest := self._packed.read(_PIECE)):
             same = not rest.strip(b"\0")
@@ -233,6 +244,37 @@ class _Measured(io.BytesIO):
         return found
 
 
+class _Bounded:
+    """A stream of which within `bounded` only so many bytes are read: facts of a member are held in memory whole."""
+
+    def __init__(self, source: gzip.GzipFile) -> None:
+        self._source = source
+        self._left: int | None = None
+
+    @contextmanager
+    def bounded(self, size: int) -> Iterator[None]:
+        self._left = size
+        try:
+            yield
+        finally:
+            self._left = None
+
+    def read(self, size: int) -> bytes:
+        found = self._source.read(size)
+        if self._left is not None:
+            self._left -= len(found)
+            if self._left < 0:
+                raise InvalidInput("the archive says more of a member than any backup says", field="file")
+        return found
+
+
+def _is_ours(info: tarfile.TarInfo) -> bool:
+    """Whether `Writer` could have made it. One with holes says in a line that it has terabytes."""
+    kinds = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
+    facts = 0 <= info.uid <= _MOST_ID and 0 <= info.gid <= _MOST_ID and info.size >= 0
+    return info.type in kinds and not info.issparse() and facts and abs(info.mtime) < _MOST_TIME
+
+
 def _forget(tar: tarfile.TarFile) -> None:
     """What has gone by is kept for an end that a stream does not have."""
     tar.members.clear()  # type: ignore[attr-defined] # documented by its use alone
@@ -251,7 +293,8 @@ def _header(raw: bytes) -> Header:
         found: dict[str, Any] = json.loads(raw)
         known = {item.name for item in fields(Header)}
         header = Header(**{name: value for name, value in found.items() if name in known})
-    except (ValueError, TypeError, AttributeError) as error:
+        time.gmtime(header.created_at + 0.0)  # a number, and of a year that there is
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as error:
         raise InvalidInput("this is no archive of `stn backup`", field="file") from error
     if header.format != FORMAT:
         raise InvalidInput(
@@ -268,5 +311,5 @@ def _translated() -> Iterator[None]:
         yield
     except EOFError as error:
         raise InvalidInput("the archive was cut: its end is missing", field="file") from error
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, UnicodeError) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the archive is damaged, or none of `stn backup`: {error}", field="file") from error

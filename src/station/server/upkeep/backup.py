@@ -11,11 +11,12 @@ import os
 import sqlite3
 import stat
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from urllib.parse import quote
 
 import station
@@ -30,6 +31,7 @@ from station.store.sqlite import records_in
 from .archive import Header, Writer
 from .walk import folders
 
+T = TypeVar("T")
 REGISTRY, COMMANDS, CATALOG, BLOBS = "registry.db", "processes.db", "files/catalog.db", "files/blobs"
 DATABASES = (REGISTRY, COMMANDS, "principals.db")
 """Beside the catalogue of the file store."""
@@ -39,8 +41,12 @@ KNOWN = frozenset({"station_id", *DATABASES, *SECRETS, OUTPUT, SANDBOXES, "files
 """What the top of a backup may hold."""
 LOCAL = ("bubblewrap", "host")
 """Backends whose sandboxes have their files in the state directory."""
+MOST_SPARE_BYTES = 8 << 30
+"""How many bytes more the files of one sandbox may have than the disk has of them: holes, and further names of a file.
+Code makes terabytes of these in a moment, and a backup would read them for days."""
 _ROUNDS = 5
 _BUSY_SECONDS = 10.0
+_BLOCK = 512
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -58,7 +64,9 @@ class Report:
     changed: list[str] = field(default_factory=list)
     """Files of sandboxes that got shorter while they were read."""
     unreadable: list[str] = field(default_factory=list)
-    """What could not be looked into, and is not in it."""
+    """What could not be looked into, or became something else meanwhile, and is not in it."""
+    sparse: list[str] = field(default_factory=list)
+    """Files that are not in it, as those of their sandbox have too many bytes that the disk has not."""
     skipped: int = 0
     """Sockets, pipes and devices: no backup can hold them."""
 
@@ -97,7 +105,7 @@ def backup(
 
 def _check_store(home: Path) -> None:
     try:
-        variables = environment.gather(os.environ, [home / environment.FILE]).values
+        variables = environment.gather(os.environ, home).values
         store = load(home, variables).store
     except StationError:  # settings that no station starts with are a reason for a backup, not against one
         return
@@ -114,7 +122,8 @@ def size_of(home: Path, *, workspaces: bool) -> int:
     sizes = [path.stat().st_size for name in (*DATABASES, CATALOG) if (path := home / name).exists()]
     for name in (BLOBS, OUTPUT, *((SANDBOXES,) if workspaces else ())):
         for folder in folders(home / name):
-            sizes += [facts.st_size for _, facts in folder.entries if stat.S_ISREG(facts.st_mode)]
+            files = (facts for _, facts in folder.entries if stat.S_ISREG(facts.st_mode))
+            sizes += [min(facts.st_size, facts.st_blocks * _BLOCK) for facts in files]
     return sum(sizes)
 
 
@@ -123,6 +132,8 @@ class _Backup:
         self._home = home
         self._writer = writer
         self._report = report
+        self._spare: dict[str, _Spare] = defaultdict(_Spare)
+        """By sandbox."""
 
     def write(self, *, secrets: bool, workspaces: bool) -> None:
         # All at once, as near as can be: what is told of one another is of one moment then.
@@ -192,26 +203,55 @@ class _Backup:
                 self._entry(folder.fd, each, f"{name}/{folder.below(each)}", facts)
 
     def _entry(self, parent: int, name: str, path: str, facts: os.stat_result) -> None:
-        try:
-            if stat.S_ISLNK(facts.st_mode):
-                self._writer.link(path, os.readlink(name, dir_fd=parent), facts)
-            elif stat.S_ISREG(facts.st_mode):
-                self._file(parent, name, path)
-            elif not stat.S_ISDIR(facts.st_mode):
-                self._report.skipped += 1
-        except FileNotFoundError:
-            pass  # gone meanwhile
-        except PermissionError:
-            self._missed(path)
+        if stat.S_ISLNK(facts.st_mode):
+            if (target := self._tried(path, lambda: os.readlink(name, dir_fd=parent))) is not None:
+                self._writer.link(path, target, facts)
+        elif stat.S_ISREG(facts.st_mode):
+            if (fd := self._tried(path, lambda: os.open(name, _FILE, dir_fd=parent))) is not None:
+                self._file(fd, path)
+        elif not stat.S_ISDIR(facts.st_mode):
+            self._report.skipped += 1
 
-    def _file(self, parent: int, name: str, path: str) -> None:
-        with open(os.open(name, _FILE, dir_fd=parent), "rb", buffering=0) as opened:
-            facts = os.fstat(opened.fileno())
-            if stat.S_ISREG(facts.st_mode) and not self._writer.file(path, opened, facts):
+    def _tried(self, path: str, look: Callable[[], T]) -> T | None:
+        """Only a look is forgiven: what is written must be written. What is there may be something else by now."""
+        try:
+            return look()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self._missed(path)
+            return None
+
+    def _file(self, fd: int, path: str) -> None:
+        with open(fd, "rb", buffering=0) as opened:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                self._missed(path)
+            elif not self._spare["/".join(path.split("/")[:2])].takes(facts):
+                self._report.sparse.append(encode_name(path))
+            elif not self._writer.file(path, opened, facts):
                 self._report.changed.append(encode_name(path))
 
     def _missed(self, path: str) -> None:
         self._report.unreadable.append(encode_name(path))
+
+
+class _Spare:
+    """Of one sandbox: what its files have beyond the room that they take."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._left = MOST_SPARE_BYTES
+
+    def takes(self, facts: os.stat_result) -> bool:
+        held = 0 if facts.st_ino in self._seen else facts.st_blocks * _BLOCK
+        spare = max(0, facts.st_size - held)
+        if spare > self._left:
+            return False
+        self._left -= spare
+        if facts.st_nlink > 1:
+            self._seen.add(facts.st_ino)
+        return True
 
 
 def _copy(path: Path) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tarfile import TarInfo
 from typing import BinaryIO
 
 from station.core.endings import Ending, EndingKind
@@ -24,7 +25,7 @@ from station.store.sqlite import rewrite
 from station.worker.journal import Journal
 
 from .archive import Header, Member, Reader
-from .backup import COMMANDS, KNOWN, REGISTRY, SANDBOXES
+from .backup import COMMANDS, KNOWN, OUTPUT, REGISTRY, SANDBOXES
 
 MAY_BE_THERE = frozenset({"station.yaml", ".env", LOCK, "start.lock", LOG})
 """In the state directory: settings stay as they are; the rest tells nothing."""
@@ -146,7 +147,7 @@ class _Tree:
         try:
             if info.isdir():
                 os.mkdir(name, 0o700, dir_fd=parent)
-                self._folders.append((member.path, info.mode & 0o777, info.uid, info.gid, int(info.mtime)))
+                self._folders.append((member.path, _mode(info, 0o700), info.uid, info.gid, int(info.mtime)))
             elif info.issym():
                 _check_link(member.path)
                 os.symlink(info.linkname, name, dir_fd=parent)
@@ -158,7 +159,7 @@ class _Tree:
                         advance(len(chunk))
                         size += len(chunk)
                     opened.flush()
-                    os.fchmod(opened.fileno(), info.mode & 0o777)
+                    os.fchmod(opened.fileno(), _mode(info, 0o600))
                     _own(name, parent, info.uid, info.gid, member.path)
                     os.utime(opened.fileno(), (info.mtime, info.mtime))
         except (FileExistsError, ValueError) as error:
@@ -215,6 +216,11 @@ def _check(path: str) -> None:
 def _check_link(path: str) -> None:
     if not path.startswith(f"{SANDBOXES}/"):
         raise InvalidInput("the archive holds a link where no state directory has one", field="file")
+
+
+def _mode(info: TarInfo, private: int) -> int:
+    """Of what code has made as the archive has it; all else is this user's alone, whatever it says."""
+    return info.mode & 0o777 if info.name.split("/")[0] in (OUTPUT, SANDBOXES) else private
 
 
 def _own(name: str, parent: int, uid: int, gid: int, path: str) -> None:

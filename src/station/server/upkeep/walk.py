@@ -29,11 +29,11 @@ class Folder:
 
 
 def folders(top: Path, missed: Callable[[str], object] = lambda _path: None) -> Iterator[Folder]:
-    """`top` and every folder below it, each before those in it. `missed` is told of those that cannot be looked into,
-    or lie deeper than `MOST_LEVELS`. Nothing where there is no `top`."""
+    """`top` and every folder below it, each before those in it. `missed` is told of what cannot be looked at or into,
+    and of folders that lie deeper than `MOST_LEVELS`. Nothing where there is no `top`."""
     with ExitStack() as held:
         try:
-            first = _look("", os.open(top, _OPEN))
+            first = _look("", os.open(top, _OPEN), missed)
         except (FileNotFoundError, NotADirectoryError):
             return
         levels = [first]
@@ -58,7 +58,7 @@ def folders(top: Path, missed: Callable[[str], object] = lambda _path: None) -> 
                 os.close(fd)
                 missed(path)
                 continue
-            levels.append(_look(path, fd))
+            levels.append(_look(path, fd, missed))
             waiting.append(_folders_in(levels[-1]))
             yield levels[-1]
 
@@ -87,13 +87,18 @@ def _close(levels: list[Folder]) -> None:
         os.close(level.fd)
 
 
-def _look(path: str, fd: int) -> Folder:
-    entries = []
+def _look(path: str, fd: int, missed: Callable[[str], object]) -> Folder:
+    folder = Folder(path, fd, [])
     with os.scandir(fd) as found:
         for entry in found:
-            with suppress(FileNotFoundError):
-                entries.append((entry.name, entry.stat(follow_symlinks=False)))
-    return Folder(path, fd, sorted(entries))
+            try:
+                folder.entries.append((entry.name, entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue
+            except OSError:  # a folder whose names may be read, and no more
+                missed(folder.below(entry.name))
+    folder.entries.sort(key=lambda entry: entry[0])
+    return folder
 
 
 def _folders_in(folder: Folder) -> list[str]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -66,6 +67,7 @@ class NatsAccess:
     """Where the servers are, and who the station is there. At most one of the ways to show that is given."""
 
     urls: tuple[str, ...]
+    """None: it is ours, and away just now."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -75,15 +77,17 @@ class NatsAccess:
     @property
     def shown(self) -> str:
         """For sentences: without what an address may hold before its @."""
-        return ", ".join(url.rpartition("@")[2] or url for url in self.urls)
+        return ", ".join(url.rpartition("@")[2] or url for url in self.urls) or "127.0.0.1"
 
 
 class NatsConnection:
     """Made by `open`, ended by `aclose`. `clock` is in seconds and never goes back."""
 
-    def __init__(self, access: NatsAccess, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, where: Callable[[], NatsAccess], clock: Callable[[], float] = time.monotonic) -> None:
         """Use `open`."""
-        self._access = access
+        self._where = where
+        self._access = where()
+        """As of the last connection, or try."""
         self._clock = clock
         self._client = Client()
         self._up = asyncio.Event()
@@ -97,9 +101,10 @@ class NatsConnection:
         self._closed = False
 
     @classmethod
-    async def open(cls, access: NatsAccess) -> Self:
-        """Raises Unavailable where no server answers or lets this user in, where it is too old or has no JetStream."""
-        made = cls(access)
+    async def open(cls, where: Callable[[], NatsAccess]) -> Self:
+        """`where` is asked at each connection. Raises Unavailable where no server answers or lets this user in, where
+        it is too old or has no JetStream."""
+        made = cls(where)
         opened = False
         try:
             await made._connect()
@@ -112,7 +117,6 @@ class NatsConnection:
     async def _connect(self) -> None:
         deadline = self._clock() + ANSWER_SECONDS
         while True:
-            self._client = Client()
             try:
                 async with asyncio.timeout(deadline - self._clock()):
                     await self._connect_once()
@@ -133,9 +137,23 @@ class NatsConnection:
             raise self._too_old
 
     async def _connect_once(self) -> None:
-        access = self._access
+        access = self._access = self._where()
+        if not access.urls:
+            raise ConnectionRefusedError("nats-server has ended and is started anew")
+        client = Client()
+        try:
+            await self._connect_to(client, access)
+            # Ours is another one as soon as it has ended, so who answered is ours, and not somebody on its old port.
+            if self._where() != access:
+                raise ConnectionResetError("nats-server has ended meanwhile")
+            self._client = client
+        finally:
+            if self._client is not client:
+                await _close(client)
+
+    async def _connect_to(self, client: Client, access: NatsAccess) -> None:
         shown: dict[str, Any] = {"user": access.user, "password": access.password, "token": access.token}
-        await self._client.connect(
+        await client.connect(
             list(access.urls),
             name="station",
             # The client's own first tries can neither be bounded nor cancelled.
@@ -147,20 +165,18 @@ class NatsConnection:
             # Nothing is kept for a connection that comes back: it would come when nobody waits for it.
             pending_size=0,
             error_cb=self._on_error,
-            disconnected_cb=self._on_disconnected,
+            disconnected_cb=partial(self._on_disconnected, client),
             reconnected_cb=self._on_connected,
             **{name: value for name, value in shown.items() if value},
         )
-        self._client.options["allow_reconnect"] = True
+        # By itself it goes back to the same port, which of ours may be anybody's by then: `where` is asked.
+        client.options["allow_reconnect"] = access.place is None
 
     async def aclose(self) -> None:
         """Repeating is no error."""
         self._closed = True
         self._up.set()
-        # What the client still has for servers that do not listen, it would wait with.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_TRY_SECONDS):
-                await self._client.close()
+        await _close(self._client)
 
     @property
     def max_payload(self) -> int:
@@ -330,7 +346,7 @@ class NatsConnection:
         if self._closed:
             raise Unavailable("the connection to NATS is closed: the station is stopping")
         if self._client.is_closed:
-            # Servers that turn a user away end more than a connection.
+            # Servers that turn a user away end more than a connection, and ours is asked for anew.
             async with self._connecting:
                 if self._client.is_closed:
                     await self._connect()
@@ -348,7 +364,7 @@ class NatsConnection:
     def _unreachable(self, reason: str) -> StationError:
         place = self._access.place
         if place is not None and shutil.disk_usage(place).free < FULL_BYTES:
-            return StorageFull(f"the disk is full: no room for NATS in {place}", retryable=True)
+            return StorageFull("the disk is full: no room for NATS", retryable=True)
         return Unavailable(
             f"NATS at {self._access.shown} did not answer within {ANSWER_SECONDS:g} s: {reason}; nats.url names it",
         )
@@ -365,8 +381,8 @@ class NatsConnection:
         elif self._up.is_set():
             log.warning("NATS: %s", self._trouble)
 
-    async def _on_disconnected(self) -> None:
-        if self._up.is_set() and not self._closed:
+    async def _on_disconnected(self, client: Client) -> None:
+        if client is self._client and self._up.is_set() and not self._closed:
             self._up.clear()
             self._wake()
             log.warning("the connection to NATS at %s is lost: %s", self._access.shown, self._trouble or "no reason")
@@ -391,6 +407,13 @@ def too_old(version: Any) -> Unavailable | None:
         "out for a server of the station's own",
         retryable=False,
     )
+
+
+async def _close(client: Client) -> None:
+    """What it still has for servers that do not listen, it would wait with; one that never began to connect asserts."""
+    with suppress(TimeoutError, AssertionError):
+        async with asyncio.timeout(_TRY_SECONDS):
+            await client.close()
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Seen:
                 self._db = self._thread.submit(self._open, path).result()
             except sqlite3.Error as error:
                 self._thread.shutdown()
-                raise Unavailable(f"{path} cannot be used: {error}", retryable=False) from error
+                raise Unavailable(f"{path.name} of NATS cannot be used: {error}", retryable=False) from error
 
     def below(self, prefix: str) -> set[str]:
         """The names that begin so, without that."""
