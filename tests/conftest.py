@@ -33,6 +33,9 @@ ENGINE: pytest.StashKey[tuple[ExitStack, Engine]] = pytest.StashKey()
 
 # Of what a run must have used all that it expects.
 KINDS = ("backend", "client")
+UNSETTLED = 9
+"""The exit code, none of pytest's own, of a run that has not, or that left something behind: trying a test again alone
+tells nothing about that."""
 
 CONTRACT_COLUMNS = {
     "bubblewrap": "bubblewrap", "docker": "docker (runc)", "gvisor": "gVisor", "host": "host", "fake": "fake",
@@ -150,14 +153,22 @@ def _missing(config: pytest.Config) -> list[tuple[str, str]]:
     return [what for what in expected if not config.stash[RAN][what]]
 
 
+def _left(config: pytest.Config) -> bool:
+    """Whether something failed behind a test, as the look for what is left does."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    return reporter is not None and any(report.when == "teardown" for report in reporter.stats.get("error", ()))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     told = getattr(session.config, "workeroutput", None)
     if told is not None:
         told["ran"] = list(session.config.stash[RAN].items())
         told["attacks"] = session.config.stash[TABLE].plain()
         told["left_out"] = list(session.config.stash[LEFT_OUT].items())
-    elif exitstatus == pytest.ExitCode.OK and _missing(session.config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and (
+        _missing(session.config) or _left(session.config)
+    ):
+        session.exitstatus = UNSETTLED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
