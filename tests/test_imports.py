@@ -33,6 +33,15 @@ def test_help_loads_no_heavy_module(arguments: list[str]) -> None:
     assert HEAVY & {name.partition(".")[0] for name in loaded.split()} == set()
 
 
+def test_a_station_that_starts_loads_nothing_that_only_some_need() -> None:
+    """TLS, identity tokens, metrics and NATS: each is loaded where it is first used."""
+    code = "import sys, station.server.serve; print(*{m.partition('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "starlette" in loaded
+    assert {"cryptography", "jwt", "mcp", "nats", "opentelemetry", "prometheus_client"} & loaded == set()
+
+
 def test_the_package_itself_loads_nothing_of_others() -> None:
     code = "import sys, station; print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)

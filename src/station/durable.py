@@ -59,6 +59,16 @@ def write_all(file: BinaryIO, data: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
+@contextmanager
+def in_memory(content: bytes) -> Iterator[int]:
+    """A file without a name that holds this, for whoever reads files alone: as `/proc/self/fd/N`, from its first byte
+    each time. What it is a copy of may change meanwhile, and no disk has it. Raises OSError."""
+    fd = os.memfd_create("station", os.MFD_CLOEXEC)
+    with open(fd, "wb", buffering=0) as opened:
+        write_all(opened, content)
+        yield fd
+
+
 def is_full(error: OSError) -> bool:
     """Whether it tells of a disk or a quota without room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

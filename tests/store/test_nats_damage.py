@@ -31,7 +31,7 @@ DATA = {f"sessions/x/{n}": random.Random(n).randbytes(200_000) for n in range(4)
 @asynccontextmanager
 async def stores(home: Path, *, remembers: bool = True) -> AsyncIterator[tuple[NatsRegistry, NatsFiles]]:
     async with NatsServer.running(home, program=binary(None)) as server:
-        seen = Seen(home / "nats" / "seen.db" if remembers else None)
+        seen = await Seen.opened(home / "nats" / "seen.db") if remembers else Seen()
         connection = await NatsConnection.open(server.access)
         registry = await NatsRegistry.opened(connection, bucket="b", seen=seen)
         yield registry, await NatsFiles.opened(connection, bucket="f", now=lambda: NOW, seen=seen)
@@ -135,12 +135,26 @@ async def test_what_is_remembered_outlives_its_process_and_is_there_from_a_time_
         await put(files, "files/a", b"1")
     async with stores(tmp_path) as (registry, _):
         await registry.list()
-    seen = Seen(tmp_path / "nats" / "seen.db")
+    seen = await Seen.opened(tmp_path / "nats" / "seen.db")
     assert seen.below("sandbox/") == {made.uid}
     assert seen.below("file/") == {"local/local/files/a"}
     await asyncio.gather(seen.add("x", "y"), seen.add("y"), seen.drop("x", "z"))
     await seen.aclose()
     await seen.aclose()
-    again = Seen(tmp_path / "nats" / "seen.db")
+    again = await Seen.opened(tmp_path / "nats" / "seen.db")
     assert ("x" in again, "y" in again) == (False, True)
+    await again.aclose()
+
+
+async def test_after_a_write_that_failed_it_remembers_again(tmp_path: Path) -> None:
+    """And what could not be written is known to this process."""
+    seen = await Seen.opened(tmp_path / "seen.db")
+    assert seen._db is not None
+    await seen._db.run(lambda db: db.execute("ALTER TABLE seen RENAME TO elsewhere"))
+    await seen.add("sandbox/lost")
+    await seen._db.run(lambda db: db.execute("ALTER TABLE elsewhere RENAME TO seen"))
+    await seen.add("sandbox/later")
+    await seen.aclose()
+    again = await Seen.opened(tmp_path / "seen.db")
+    assert ("sandbox/lost" in seen, "sandbox/lost" in again, "sandbox/later" in again) == (True, False, True)
     await again.aclose()

@@ -37,7 +37,8 @@ async def test_one_deployment_has_half_of_the_room_and_the_operator_all_of_it() 
 
 
 async def test_in_the_smallest_room_everybody_has_a_turn() -> None:
-    room = FairRoom(1)
+    room, within = FairRoom(1), list[str]()
     for who in ("dep_a", "local", "dep_b"):
         async with asyncio.timeout(30), room.one(who):
-            pass
+            within.append(who)
+    assert within == ["dep_a", "local", "dep_b"]

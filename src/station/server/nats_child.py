@@ -19,7 +19,7 @@ from typing import Self
 
 from station.backends._processes import Handle, handle_of, stat_fields
 from station.core.errors import Unavailable
-from station.durable import write_private
+from station.durable import in_memory, write_private
 from station.store.nats.connection import FULL_BYTES, NatsAccess
 from station.worker.tasks import Tasks
 
@@ -139,8 +139,7 @@ class NatsServer:
                 for left in self.place.glob("*.ports"):
                     left.unlink()
                 self._password = secrets.token_urlsafe(32)
-                config = _in_memory(_config(self.place, self._password))
-                held.callback(os.close, config)
+                config = held.enter_context(in_memory(_config(self.place, self._password).encode()))
                 self._process = await asyncio.create_subprocess_exec(
                     self._program,
                     "-c",
@@ -227,13 +226,6 @@ def _of_package() -> str | None:
     except metadata.PackageNotFoundError:
         return None
     return next((str(Path(str(file.locate())).resolve()) for file in files if file.name == "nats-server"), None)
-
-
-def _in_memory(text: str) -> int:
-    """A file without a name, to be read once more by whoever inherits it."""
-    fd = os.memfd_create("server.conf", os.MFD_CLOEXEC)
-    os.write(fd, text.encode())
-    return fd
 
 
 def _config(place: Path, password: str) -> str:

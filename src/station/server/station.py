@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -320,28 +320,19 @@ class Station:
         await self.orphans.sweep_when_due()
         await self._sweep_store()
         await self.access.keys.flush()
-        await self._forget_answers()
+        with _goes_on("old answers were not forgotten"):
+            await self.answers.forget_old(self.now())
         self._forget_old()
 
     def _forget_old(self) -> None:
-        try:
+        with _goes_on("old commands were not forgotten"):
             self.processes.sweep()
-        except StationError as error:
-            log.warning("old commands were not forgotten: %s", error)
-
-    async def _forget_answers(self) -> None:
-        try:
-            await self.answers.forget_old(self.now())
-        except StationError as error:
-            log.warning("old answers were not forgotten: %s", error)
 
     async def _sweep_store(self) -> None:
         """What has expired in the file store, and uploads that nobody goes on with."""
-        try:
+        with _goes_on("the file store was not swept"):
             await self.store.sweep(self.now())
             await self.uploads.sweep()
-        except StationError as error:
-            log.warning("the file store was not swept: %s", error)
 
     async def delete_all(self) -> None:
         """Every sandbox, as far as that can be done."""
@@ -355,10 +346,8 @@ class Station:
         if self._clock() < self._cleanup_at:
             return
         self._cleanup_at = self._clock() + self.settings.sandbox.cleanup_interval_minutes * 60
-        try:
+        with _goes_on("unused sandboxes could not be looked for"):
             await self.sandboxes.remove_unused(self._is_busy)
-        except StationError as error:
-            log.warning("unused sandboxes could not be looked for: %s", error)
 
     def _is_busy(self, uid: str) -> bool:
         """Whether a command with a time limit runs in it."""
@@ -409,3 +398,12 @@ class Station:
 
     def _stuck(self, live: LiveBox, reason: str) -> None:
         self.boxes.give_up(live, reason)
+
+
+@contextmanager
+def _goes_on(why: str) -> Iterator[None]:
+    """What fails within is told in the log, and tried again with the next housekeeping."""
+    try:
+        yield
+    except StationError as error:
+        log.warning("%s: %s", why, error)

@@ -54,7 +54,7 @@ async def _nats(settings: Settings, stack: AsyncExitStack, now: Callable[[], flo
         ) from error
     nats, bounds = settings.nats, settings.files
     where = await _where(settings, stack)
-    seen = Seen(None if nats.url else settings.home / "nats" / "seen.db")
+    seen = Seen() if nats.url else await Seen.opened(settings.home / "nats" / "seen.db")
     stack.push_async_callback(seen.aclose)
     connection = await NatsConnection.open(where)
     stack.push_async_callback(connection.aclose)

@@ -6,14 +6,11 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from cryptography import x509
-
 from station.core.errors import InvalidInput, Refused
+from station.durable import in_memory
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +43,15 @@ class Tls:
             log.error("the certificate was not read anew: %s", error)
 
     def _load(self) -> None:
-        with _in_memory(_bytes(self._certificate, "tls.certificate")) as pem, _in_memory(_private(self._key)) as key:
+        with in_memory(_bytes(self._certificate, "tls.certificate")) as pem, in_memory(_private(self._key)) as key:
             # One that fails has changed the context by then: only what another one has taken whole goes into ours.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 self._load_into(context, pem, key)
 
-    def _load_into(self, context: ssl.SSLContext, pem: str, key: str) -> None:
+    def _load_into(self, context: ssl.SSLContext, pem: int, key: int) -> None:
         try:
             # Without a passphrase nobody is asked for one.
-            context.load_cert_chain(pem, key, password=b"")
+            context.load_cert_chain(f"/proc/self/fd/{pem}", f"/proc/self/fd/{key}", password=b"")
         except ssl.SSLError as error:
             why = "the key is not that of the certificate" if "MISMATCH" in (error.reason or "") else "no PEM of them"
             raise InvalidInput(
@@ -71,6 +68,8 @@ class Tls:
 
 def names_of(pem: bytes) -> frozenset[str]:
     """DNS names and addresses of the first certificate; those with a `*` name no host, and are left out."""
+    from cryptography import x509  # takes a while, which a station without TLS need not wait for
+
     try:
         found = x509.load_pem_x509_certificates(pem)[0]
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -119,13 +118,3 @@ def _bytes(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{name} {path} cannot be read: {error.strerror}", field=name) from error
-
-
-@contextmanager
-def _in_memory(content: bytes) -> Iterator[str]:
-    """The path of a file that is nowhere else: whatever happens to the one it was read from, each reader has this."""
-    fd = os.memfd_create("tls", os.MFD_CLOEXEC)
-    with open(fd, "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        yield f"/proc/self/fd/{fd}"

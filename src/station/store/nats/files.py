@@ -89,7 +89,7 @@ class NatsFiles:
     ) -> Self:
         """Makes the bucket where there is none, and reads what is in it. Raises what asking does. `seen`: by which a
         file that the servers have lost is told as damaged; it is the caller's."""
-        seen = seen or Seen(None)
+        seen = seen or Seen()
         made = cls(connection, bucket, now=now, seen=seen, max_file_bytes=max_file_bytes, max_bytes=max_bytes)
         await connection.make_stream(made._layout.stream, made._layout.config(replicas))
         await made._refresh()

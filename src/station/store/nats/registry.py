@@ -58,7 +58,7 @@ class NatsRegistry:
         """Makes the bucket where there is none. Raises what asking does. `seen`: by which a record that the servers
         have lost is told as damaged; it is the caller's."""
         await connection.make_stream(f"KV_{bucket}", bucket_config(bucket, replicas))
-        return cls(connection, bucket, seen or Seen(None))
+        return cls(connection, bucket, seen or Seen())
 
     async def get(self, uid: str) -> SandboxRecord | Damaged | None:
         self._check_open()

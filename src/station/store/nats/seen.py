@@ -7,15 +7,13 @@ another file: what is missing is told as damaged then.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
-from station.core.errors import Unavailable
-from station.store.database import open_database
+from station.core.errors import StationError
+from station.store.database import Database, transaction
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +24,19 @@ class Seen:
     """A set of names that outlives a crash. One that cannot be written is told in the log: it protects less, and
     refuses nothing."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`None`: of servers of others, where copies are kept by those: it remembers nothing. Raises Unavailable."""
+    def __init__(self, db: Database | None = None) -> None:
+        """`None`: of servers of others, where copies are kept by those: it remembers nothing. Else use `opened`."""
+        self._db = db
         self._names: set[str] = set()
-        self._db: sqlite3.Connection | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="seen")
-        if path is not None:
-            try:
-                self._db = self._thread.submit(self._open, path).result()
-            except sqlite3.Error as error:
-                self._thread.shutdown()
-                raise Unavailable(f"{path.name} of NATS cannot be used: {error}", retryable=False) from error
+
+    @classmethod
+    async def opened(cls, path: Path) -> Self:
+        """Opens or makes the file. Raises Unavailable or StorageFull."""
+        db = Database(path, _SCHEMA, name="seen", what="the list of what NATS has acknowledged")
+        db.open()
+        made = cls(db)
+        made._names = await db.run(lambda db: {name for (name,) in db.execute("SELECT name FROM seen")})
+        return made
 
     def below(self, prefix: str) -> set[str]:
         """The names that begin so, without that."""
@@ -58,30 +58,17 @@ class Seen:
 
     async def aclose(self) -> None:
         """Repeating is no error."""
-        if (db := self._db) is not None:
-            self._db = None
-            await self._do(db.close)
-        self._thread.shutdown()
-
-    def _open(self, path: Path) -> sqlite3.Connection:
-        db = open_database(path, _SCHEMA, synchronous="FULL", timeout_seconds=5.0)
-        self._names = {name for (name,) in db.execute("SELECT name FROM seen")}
-        return db
+        if self._db is not None:
+            await self._db.aclose()
 
     async def _run(self, query: str, names: list[str]) -> None:
-        db = self._db
-        if db is None:
+        def write(db: sqlite3.Connection) -> None:
+            with transaction(db):
+                db.executemany(query, [(name,) for name in names])
+
+        if self._db is None:
             return
-
-        def write() -> None:
-            db.execute("BEGIN IMMEDIATE")
-            db.executemany(query, [(name,) for name in names])
-            db.execute("COMMIT")
-
         try:
-            await self._do(write)
-        except sqlite3.Error as error:
+            await self._db.run(write)
+        except StationError as error:
             log.error("what NATS has acknowledged could not be remembered: %s", error)
-
-    async def _do(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, work)
