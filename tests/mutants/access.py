@@ -126,7 +126,7 @@ ACCESS: tuple[Mutant, ...] = (
     Mutant(
         "bodies-of-one",
         "the bodies of one deployment keep out those of all others",
-        (py("server/net/bodies", "if self._of[deployment] + size > self._most // 2:", "if False:"),),
+        (py("server/net/bodies", " or of_it + size > most", ""),),
         ("tests/server/test_http_bounds.py::test_bodies_of_one_deployment_have_half_and_leave_the_rest",),
     ),
     Mutant(

@@ -9,10 +9,11 @@ from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from station.core.errors import Busy, InvalidInput, LimitReached, StationError
+from station.core.errors import Busy, InvalidInput, LimitReached
 from station.core.identity import unauthenticated
 from station.core.principals import Principal
 from station.server.errors import answer
+from station.server.refusable import Refusable
 
 MOST_OF_ONE = 64
 """Over TCP, of one deployment: the connections of the listener are everybody's."""
@@ -107,46 +108,28 @@ class Visitor:
         self._still = still
         self._over_tcp = over_tcp
         self._rpc = rpc
-        self._refused: StationError | None = None
         self._whole = False
-        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def received() -> Message:
-            return await self._received(receive)
+        async def pieces() -> Message:
+            message = await self._piece(receive)
+            if message["type"] == "http.request":
+                self._still()
+                self._whole = not message.get("more_body", False)
+            return message
 
-        async def sent(message: Message) -> None:
-            # What the app says to a body that we have cut is no answer.
-            if self._refused is None or self._begun:
-                self._begun = True
-                await send(message)
-
+        request = Refusable(pieces, send)
         bound = asyncio.timeout(None)
         try:
             async with bound:
                 with self._visits.one(self._tag, bound, over_tcp=self._over_tcp):
-                    await self._app(scope, received, sent)
+                    await self._app(scope, request.receive, request.send)
         except TimeoutError:
             if not bound.expired():
                 raise
-            self._refused = unauthenticated()
-        if self._refused is not None and not self._begun:
-            await answer(self._refused, rpc=self._rpc)(scope, receive, last(send))
-
-    async def _received(self, receive: Receive) -> Message:
-        if self._refused is None:
-            try:
-                message = await self._piece(receive)
-                if message["type"] != "http.request":
-                    return message
-                self._still()
-            except StationError as error:
-                self._refused = error
-            else:
-                self._whole = not message.get("more_body", False)
-                return message
-        # For the app it is a client that went away within its body: that never looks whole.
-        return {"type": "http.disconnect"}
+            request.refuse(unauthenticated())
+        if (error := request.unanswered) is not None:
+            await answer(error, rpc=self._rpc)(scope, receive, last(send))
 
     async def _piece(self, receive: Receive) -> Message:
         """Raises InvalidInput where none comes. After the whole there is only the end of the connection to wait for."""

@@ -11,6 +11,7 @@ from station.core.errors import LimitReached
 from station.core.principals import Principal
 from station.core.wire import API
 from station.server.errors import answer
+from station.server.refusable import Refusable
 from station.server.requests import LARGE_BODY
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -39,30 +40,33 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         principal: Principal | None = scope.get("state", {}).get("principal")  # as the guard has left it
-        deployment = principal.tag if principal is not None and principal.is_deployment else None
-        share = _Share(self, deployment, receive, send)
+        share = _Share(self, principal.tag if principal is not None and principal.is_deployment else None, receive)
+        request = Refusable(share.receive, send)
         try:
-            if share.takes(_announced(scope)):
-                await self._app(scope, share.receive, share.send)
-            if share.is_over:
-                full = LimitReached(
-                    f"the bodies of requests over TCP may have {self._most >> 20} MiB in all at once, those of one "
-                    "deployment half of it; ask again when others are answered",
-                    limit=self._most if deployment is None else self._most // 2,
-                )
+            try:
+                share.take(_announced(scope))
+            except LimitReached as error:
+                request.refuse(error)
+            else:
+                await self._app(scope, request.receive, request.send)
+            if (full := request.unanswered) is not None:
                 await answer(full, rpc=self._speaks_rpc(scope["path"]))(scope, receive, send)
         finally:
-            self._give_back(share.size, deployment)
+            self._give_back(share.size, share.deployment)
 
-    def take(self, size: int, deployment: str | None) -> bool:
-        if self.under_way + size > self._most:
-            return False
+    def take(self, size: int, deployment: str | None) -> None:
+        """Raises LimitReached."""
+        most = self._most if deployment is None else self._most // 2
+        of_it = 0 if deployment is None else self._of[deployment]
+        if self.under_way + size > self._most or of_it + size > most:
+            raise LimitReached(
+                f"the bodies of requests over TCP may have {self._most >> 20} MiB in all at once, those of one "
+                "deployment half of it; ask again when others are answered",
+                limit=most,
+            )
         if deployment is not None:
-            if self._of[deployment] + size > self._most // 2:
-                return False
             self._of[deployment] += size
         self.under_way += size
-        return True
 
     def _give_back(self, size: int, deployment: str | None) -> None:
         self.under_way -= size
@@ -75,42 +79,26 @@ class Bodies:
 class _Share:
     """What one request has of the bound."""
 
-    def __init__(self, bodies: Bodies, deployment: str | None, receive: Receive, send: Send) -> None:
+    def __init__(self, bodies: Bodies, deployment: str | None, receive: Receive) -> None:
         self._bodies = bodies
-        self._deployment = deployment
+        self.deployment = deployment
         self._receive = receive
-        self._send = send
         self._arrived = 0
-        self._begun = False
-        self._over = False
         self.size = 0
 
-    @property
-    def is_over(self) -> bool:
-        """Refused, and not answered."""
-        return self._over and not self._begun
-
-    def takes(self, body: int) -> bool:
+    def take(self, body: int) -> None:
+        """Raises LimitReached."""
         # More than the largest body that anything takes is refused for that, not here.
         more = min(body, LARGE_BODY) - FREE_BYTES - self.size
         if more > 0:
-            self._over = not self._bodies.take(more, self._deployment)
-            self.size += 0 if self._over else more
-        return not self._over
+            self._bodies.take(more, self.deployment)
+            self.size += more
 
     async def receive(self) -> Message:
-        if not self._over:
-            message = await self._receive()
-            self._arrived += len(message.get("body", b""))
-            if self.takes(self._arrived):
-                return message
-        # For the app it is a client that went away within its body: that never looks whole.
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        if not self.is_over:
-            self._begun = True
-            await self._send(message)
+        message = await self._receive()
+        self._arrived += len(message.get("body", b""))
+        self.take(self._arrived)
+        return message
 
 
 def _is_taken_whole(scope: Scope) -> bool:
