@@ -263,9 +263,9 @@ _LIVES = (
         "who writes late overwrites what another has written",
         (
             py(
-                "store/sqlite",
-                'WHERE uid = ? AND fence = ?",\n        (document, fence, record.uid, record.fence),',
-                'WHERE uid = ?",\n        (document, fence, record.uid),',
+                "store/rows",
+                'f"WHERE {self.key} = ? AND {self.revision} = ?",\n            (document, revision, key, before),',
+                'f"WHERE {self.key} = ?",\n            (document, revision, key),',
             ),
         ),
         (
@@ -278,9 +278,9 @@ _LIVES = (
         "two opens of one name make two sandboxes",
         (
             py(
-                "store/sqlite",
-                "INSERT INTO sandboxes VALUES (?, ?, ?)",
-                "INSERT OR REPLACE INTO sandboxes VALUES (?, ?, ?)",
+                "store/rows",
+                "INSERT INTO {self.table}",
+                "INSERT OR REPLACE INTO {self.table}",
             ),
         ),
         (f"{REGISTRY}::test_a_name_is_claimed_once", f"{REGISTRY}::test_of_racing_claims_one_wins"),

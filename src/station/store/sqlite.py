@@ -14,14 +14,9 @@ from station.core.records import SandboxRecord
 from . import documents
 from .database import Database, transaction
 from .registry import Damaged, Listing
+from .rows import Rows
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS sandboxes (
-    uid TEXT PRIMARY KEY, fence INTEGER NOT NULL, document BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS revision (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL);
-INSERT OR IGNORE INTO revision VALUES (1, 0);
-"""
+_ROWS = Rows("sandboxes", key="uid", revision="fence", document="document")
 
 
 class SqliteRegistry:
@@ -29,24 +24,31 @@ class SqliteRegistry:
 
     def __init__(self, path: Path | str) -> None:
         """Opens or makes the file. Raises Unavailable or StorageFull."""
-        self._db = Database(path, _SCHEMA, name="registry", what="the registry")
+        self._db = Database(path, _ROWS.schema, name="registry", what="the registry")
         self._db.open()
 
     async def get(self, uid: str) -> SandboxRecord | Damaged | None:
-        def read(db: sqlite3.Connection) -> SandboxRecord | Damaged | None:
-            row = db.execute("SELECT document, fence FROM sandboxes WHERE uid = ?", (uid,)).fetchone()
-            return documents.decode(uid, _raw(row[0]), row[1]) if row else None
-
-        return await self._db.run(read)
+        found = await self._db.run(lambda db: _decoded(_ROWS.read(db, "uid = ?", uid)))
+        return found[0] if found else None
 
     async def create(self, record: SandboxRecord) -> SandboxRecord:
-        return await self._db.run(lambda db: _write(db, record, _insert))
+        taken = AlreadyExists(f"there is a record of sandbox {record.name} already", uid=record.uid)
+
+        def write(db: sqlite3.Connection) -> int:
+            with transaction(db):
+                return _ROWS.insert(db, record.uid, documents.encode(record), otherwise=taken)
+
+        return replace(record, fence=await self._db.run(write))
 
     async def put(self, record: SandboxRecord) -> SandboxRecord:
-        return await self._db.run(lambda db: _write(db, record, _replace))
+        def write(db: sqlite3.Connection) -> int:
+            with transaction(db):
+                return _put(db, record)
+
+        return replace(record, fence=await self._db.run(write))
 
     async def list(self) -> Listing:
-        found = await self._db.run(_all)
+        found = await self._db.run(lambda db: _decoded(_ROWS.read(db)))
         return Listing(
             [item for item in found if isinstance(item, SandboxRecord)],
             [item for item in found if isinstance(item, Damaged)],
@@ -56,49 +58,9 @@ class SqliteRegistry:
         await self._db.aclose()
 
 
-def _write(
-    db: sqlite3.Connection,
-    record: SandboxRecord,
-    statement: Callable[[sqlite3.Connection, SandboxRecord, bytes, int], None],
-) -> SandboxRecord:
-    document = documents.encode(record)
-    with transaction(db):
-        fence = _next_fence(db)
-        statement(db, record, document, fence)
-    return replace(record, fence=fence)
-
-
-def _insert(db: sqlite3.Connection, record: SandboxRecord, document: bytes, fence: int) -> None:
-    try:
-        db.execute("INSERT INTO sandboxes VALUES (?, ?, ?)", (record.uid, fence, document))
-    except sqlite3.IntegrityError as error:
-        raise AlreadyExists(f"there is a record of sandbox {record.name} already", uid=record.uid) from error
-
-
-def _replace(db: sqlite3.Connection, record: SandboxRecord, document: bytes, fence: int) -> None:
-    done = db.execute(
-        "UPDATE sandboxes SET document = ?, fence = ? WHERE uid = ? AND fence = ?",
-        (document, fence, record.uid, record.fence),
-    )
-    if done.rowcount != 1:
-        raise Conflict(
-            f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
-        )
-
-
-def _next_fence(db: sqlite3.Connection) -> int:
-    (last,) = db.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
-    return int(last)
-
-
-def _all(db: sqlite3.Connection) -> list[SandboxRecord | Damaged]:
-    rows = db.execute("SELECT uid, document, fence FROM sandboxes ORDER BY uid").fetchall()
-    return [documents.decode(str(uid), _raw(document), fence) for uid, document, fence in rows]
-
-
 def records_in(db: sqlite3.Connection) -> list[SandboxRecord]:
     """All that can be read, of a file that no station has, or a copy. Raises sqlite3.Error."""
-    return [record for record in _all(db) if isinstance(record, SandboxRecord)]
+    return [record for record in _decoded(_ROWS.read(db)) if isinstance(record, SandboxRecord)]
 
 
 def rewrite(path: Path, change: Callable[[SandboxRecord], SandboxRecord]) -> list[SandboxRecord]:
@@ -108,9 +70,19 @@ def rewrite(path: Path, change: Callable[[SandboxRecord], SandboxRecord]) -> lis
         with transaction(db):
             for before in records_in(db):
                 if (after := change(before)) != before:
-                    values = (documents.encode(after), _next_fence(db), after.uid)
-                    db.execute("UPDATE sandboxes SET document = ?, fence = ? WHERE uid = ?", values)
+                    _put(db, after)
         return records_in(db)
+
+
+def _put(db: sqlite3.Connection, record: SandboxRecord) -> int:
+    changed = Conflict(
+        f"the record of sandbox {record.name} was changed by another writer", retryable=True, uid=record.uid
+    )
+    return _ROWS.replace(db, record.uid, documents.encode(record), record.fence, otherwise=changed)
+
+
+def _decoded(rows: list[tuple[str, object, int]]) -> list[SandboxRecord | Damaged]:
+    return [documents.decode(str(uid), _raw(document), fence) for uid, document, fence in rows]
 
 
 def _raw(document: object) -> bytes:
